@@ -1,0 +1,156 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/shardgate/shardgate/wire"
+	"github.com/shardgate/shardgate/wire/mongoerr"
+)
+
+// replyRoom is the buffer a reply starts with, in bytes.
+const replyRoom = 4096
+
+// Conn is one client's connection.
+type Conn struct {
+	ID     int64
+	server *Server
+	nc     net.Conn
+	reader *wire.Reader
+	once   sync.Once
+	busy   atomic.Bool // an operation is running
+	ending atomic.Bool // close when it is done
+
+	// State is the Handler's own, for as long as the connection lives.
+	State any
+}
+
+func newConn(s *Server, nc net.Conn) *Conn {
+	return &Conn{ID: s.lastConn.Add(1), server: s, nc: nc, reader: wire.NewReader(nc, &s.buffers)}
+}
+
+// Remote returns the client's address.
+func (c *Conn) Remote() string { return c.nc.RemoteAddr().String() }
+
+// Local returns the address the client came to.
+func (c *Conn) Local() string { return c.nc.LocalAddr().String() }
+
+// Buffers returns the pool that replies and shard messages borrow from.
+func (c *Conn) Buffers() *wire.Buffers { return &c.server.buffers }
+
+// Stopping is closed when the server begins to stop.
+func (c *Conn) Stopping() <-chan struct{} { return c.server.stopping }
+
+func (c *Conn) close() {
+	c.once.Do(func() { c.nc.Close() }) //nolint:errcheck // nobody is left to tell
+}
+
+// stopWhenIdle ends the connection now if it waits for a message, else after the
+// running operation.
+func (c *Conn) stopWhenIdle() {
+	c.ending.Store(true)
+	if !c.busy.Load() {
+		c.nc.SetReadDeadline(time.Unix(1, 0)) //nolint:errcheck // a closed connection is as good
+	}
+}
+
+func (c *Conn) serve(ctx context.Context) {
+	log := c.server.opts.Log
+	var m wire.Msg
+	for !c.ending.Load() {
+		b, err := c.reader.Next(wire.MaxMessageLen)
+		if err == nil {
+			c.busy.Store(true)
+			err = c.handle(ctx, b, &m)
+			c.busy.Store(false)
+			c.reader.Release()
+		}
+		switch {
+		case err == nil:
+		case errors.Is(err, wire.ErrProtocol):
+			log.Info().Int64("conn", c.ID).Err(err).Msg("connection closed: protocol error")
+			return
+		default:
+			if !errors.Is(err, io.EOF) && !c.ending.Load() {
+				log.Debug().Int64("conn", c.ID).Err(err).Msg("connection ended")
+			}
+			return
+		}
+	}
+}
+
+func (c *Conn) handle(ctx context.Context, b []byte, m *wire.Msg) error {
+	switch h := wire.ParseHeader(b); h.OpCode {
+	case wire.OpMsg:
+		return c.message(ctx, b, m)
+	case wire.OpQuery:
+		return c.query(ctx, b)
+	default:
+		return protocolErrorf("unsupported opcode %d", h.OpCode)
+	}
+}
+
+func (c *Conn) message(ctx context.Context, b []byte, m *wire.Msg) error {
+	buf := c.server.buffers.Get(replyRoom)
+	var reply wire.Reply
+	reply.Begin(*buf)
+	// The reply may have moved to another buffer; that one is given back.
+	defer func() { *buf = reply.Elems; c.server.buffers.Put(buf) }()
+	if err := wire.ParseMsg(b, m); err != nil {
+		if errors.Is(err, wire.ErrProtocol) {
+			return err
+		}
+		reply.Error(mongoerr.As(err))
+		return c.send(m, &reply, m.RequestID, 0)
+	}
+	responseTo := m.RequestID
+	for {
+		stream, err := c.server.opts.Handler.Command(ctx, c, m, &reply)
+		if err != nil {
+			return err
+		}
+		flags := m.Flags & wire.FlagChecksum
+		if stream = stream && !c.ending.Load(); stream {
+			flags |= wire.FlagMoreToCome
+		}
+		id := c.server.ids.Next()
+		if err := c.sendAs(m, &reply, id, responseTo, flags); err != nil || !stream {
+			return err
+		}
+		responseTo = id
+		reply.Begin(reply.Elems)
+	}
+}
+
+func (c *Conn) send(m *wire.Msg, reply *wire.Reply, responseTo int32, flags uint32) error {
+	return c.sendAs(m, reply, c.server.ids.Next(), responseTo, flags)
+}
+
+func (c *Conn) sendAs(m *wire.Msg, reply *wire.Reply, id, responseTo int32, flags uint32) error {
+	if m.MoreToCome() {
+		return nil
+	}
+	_, err := c.nc.Write(reply.Finish(id, responseTo, flags, c.server.opts.Handler.Time()))
+	return err
+}
+
+func (c *Conn) query(ctx context.Context, b []byte) error {
+	q, err := wire.ParseQuery(b)
+	if err != nil {
+		return err
+	}
+	var reply wire.Reply
+	reply.Begin(make([]byte, 0, replyRoom))
+	flags, err := c.server.opts.Handler.Query(ctx, c, &q, &reply)
+	if err != nil {
+		return err
+	}
+	msg := reply.Finish(c.server.ids.Next(), q.RequestID, 0, c.server.opts.Handler.Time())
+	_, err = c.nc.Write(wire.AsQueryReply(make([]byte, 0, len(msg)+16), msg, flags))
+	return err
+}

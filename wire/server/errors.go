@@ -1,0 +1,11 @@
+package server
+
+import (
+	"fmt"
+
+	"github.com/shardgate/shardgate/wire"
+)
+
+func protocolErrorf(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{wire.ErrProtocol}, args...)...)
+}

@@ -1,0 +1,181 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/shardgate/shardgate/wire"
+)
+
+// Handler answers messages. Its methods are called by one goroutine per
+// connection and must not keep slices of the messages they are given.
+type Handler interface {
+	// Command answers an OP_MSG by filling reply, with an error of its own where
+	// need be. Returning an error closes the connection without a reply. Stream
+	// true asks for another call with the same message: the exhaust form of hello.
+	Command(ctx context.Context, c *Conn, m *wire.Msg, reply *wire.Reply) (stream bool, err error)
+	// Query answers an OP_QUERY on a "$cmd" collection, likewise; flags are those
+	// of the OP_REPLY.
+	Query(ctx context.Context, c *Conn, q *wire.Query, reply *wire.Reply) (flags uint32, err error)
+	// Closed is called once when a connection has ended.
+	Closed(c *Conn)
+	// Time returns the cluster time to send with a reply, or nil for none.
+	Time() *wire.ClusterTime
+}
+
+// Options are the settings of a Server.
+type Options struct {
+	Listen   string // host:port
+	Handler  Handler
+	Log      zerolog.Logger
+	TLS      *tls.Config // nil: plain
+	MaxConns int         // 0: no limit
+	// DrainTimeout bounds how long running operations may finish after Run's
+	// context has ended.
+	DrainTimeout time.Duration
+}
+
+// Server listens for clients.
+type Server struct {
+	opts     Options
+	listener net.Listener
+	buffers  wire.Buffers
+	ids      wire.RequestIDs
+	lastConn atomic.Int64
+	wg       sync.WaitGroup
+
+	mu       sync.Mutex
+	conns    map[*Conn]struct{} // guarded by mu
+	stopping chan struct{}
+}
+
+// New binds the address; Run serves it.
+func New(ctx context.Context, opts Options) (*Server, error) {
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", opts.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("listen: %w", err)
+	}
+	if opts.TLS != nil {
+		l = tls.NewListener(l, opts.TLS)
+	}
+	return &Server{
+		opts: opts, listener: l,
+		conns: map[*Conn]struct{}{}, stopping: make(chan struct{}),
+	}, nil
+}
+
+// Addr returns the bound address.
+func (s *Server) Addr() net.Addr { return s.listener.Addr() }
+
+// Connections returns how many clients are connected.
+func (s *Server) Connections() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.conns)
+}
+
+// Stopping is closed when the server begins to stop: waiting hello calls answer
+// at once then.
+func (s *Server) Stopping() <-chan struct{} { return s.stopping }
+
+// Run accepts clients until ctx ends, then lets running operations finish within
+// the drain timeout, and returns when every connection is closed.
+func (s *Server) Run(ctx context.Context) error {
+	stopped := context.AfterFunc(ctx, func() { s.listener.Close() }) //nolint:errcheck // it is closed either way
+	defer stopped()
+	opCtx, cancelOps := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancelOps()
+	for {
+		nc, err := s.listener.Accept()
+		if ctx.Err() != nil {
+			break
+		}
+		if err != nil {
+			var ne net.Error
+			if errors.As(err, &ne) && ne.Timeout() {
+				continue
+			}
+			s.opts.Log.Error().Err(err).Msg("accept failed")
+			if !pause(ctx, 50*time.Millisecond) {
+				break
+			}
+			continue
+		}
+		s.start(opCtx, nc)
+	}
+	s.drain(cancelOps)
+	return nil
+}
+
+func (s *Server) start(ctx context.Context, nc net.Conn) {
+	c := newConn(s, nc)
+	s.mu.Lock()
+	full := s.opts.MaxConns > 0 && len(s.conns) >= s.opts.MaxConns
+	if !full {
+		s.conns[c] = struct{}{}
+	}
+	s.mu.Unlock()
+	if full {
+		s.opts.Log.Warn().Int("limit", s.opts.MaxConns).Msg("connection refused: too many clients")
+		nc.Close() //nolint:errcheck // nothing was said on it
+		return
+	}
+	s.wg.Go(func() {
+		defer func() {
+			s.mu.Lock()
+			delete(s.conns, c)
+			s.mu.Unlock()
+			c.close()
+			s.opts.Handler.Closed(c)
+		}()
+		c.serve(ctx)
+	})
+}
+
+// drain closes idle connections at once and busy ones when their operation is
+// done or the time is up.
+func (s *Server) drain(cancelOps context.CancelFunc) {
+	close(s.stopping)
+	s.mu.Lock()
+	for c := range s.conns {
+		c.stopWhenIdle()
+	}
+	s.mu.Unlock()
+	done := make(chan struct{})
+	go func() { s.wg.Wait(); close(done) }()
+	timer := time.NewTimer(s.opts.DrainTimeout)
+	defer timer.Stop()
+	select {
+	case <-done:
+		return
+	case <-timer.C:
+	}
+	cancelOps()
+	s.mu.Lock()
+	for c := range s.conns {
+		c.close()
+	}
+	s.mu.Unlock()
+	<-done
+}
+
+// pause waits; false when ctx ended first.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
