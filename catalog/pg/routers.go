@@ -1,0 +1,147 @@
+package pg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/shardgate/shardgate/catalog"
+)
+
+// routerColumns go with scanRouter; $1 is the limit of silence.
+const routerColumns = `incarnation, name, number, program_version, started, ping, acked,
+	clock_timestamp() - ping > $1::interval, user_shards, user_names`
+
+// Register implements catalog.Store.
+func (s *Store) Register(ctx context.Context, r catalog.Router) (self, replaced *catalog.Router, err error) {
+	err = s.write(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		self, replaced = nil, nil
+		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock($1)`, lockRegister); err != nil {
+			return err
+		}
+		old, err := s.oneRouter(ctx, tx, `DELETE FROM shardgate.routers WHERE name = $2 RETURNING `+routerColumns, r.Name)
+		switch {
+		case err == nil:
+			replaced = old
+		case !errors.Is(err, pgx.ErrNoRows):
+			return err
+		}
+		shards, names := splitUsers(r.Users)
+		self, err = s.oneRouter(ctx, tx, `INSERT INTO shardgate.routers
+				(incarnation, name, number, program_version, started, ping, acked, user_shards, user_names)
+			SELECT $2, $3, n, $4, $5, clock_timestamp(), 0, $6, $7 FROM generate_series(1, 32767) n
+			WHERE NOT EXISTS (SELECT 1 FROM shardgate.routers WHERE number = n) ORDER BY n LIMIT 1
+			RETURNING `+routerColumns, r.Incarnation, r.Name, r.Version, millis(r.Started), shards, names)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return fmt.Errorf("%w: all router numbers are taken", catalog.ErrConflict)
+		}
+		if err != nil {
+			return err
+		}
+		return notify(ctx, tx)
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	return self, replaced, nil
+}
+
+func (s *Store) oneRouter(ctx context.Context, tx pgx.Tx, sql string, args ...any) (*catalog.Router, error) {
+	rows, err := tx.Query(ctx, sql, append([]any{s.opts.SilenceLimit}, args...)...)
+	if err != nil {
+		return nil, err
+	}
+	r, err := pgx.CollectExactlyOneRow(rows, scanRouter)
+	if err != nil {
+		return nil, err
+	}
+	return &r, nil
+}
+
+// Heartbeat implements catalog.Store.
+func (s *Store) Heartbeat(ctx context.Context, incarnation string, acked catalog.Version, users []catalog.ShardUser) error {
+	return s.write(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		var before catalog.Version
+		err := tx.QueryRow(ctx, `SELECT acked FROM shardgate.routers WHERE incarnation = $1 FOR UPDATE`,
+			incarnation).Scan(&before)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return fmt.Errorf("%w: %q", catalog.ErrEvicted, incarnation)
+		}
+		if err != nil {
+			return err
+		}
+		shards, names := splitUsers(users)
+		if _, err := tx.Exec(ctx, `UPDATE shardgate.routers SET ping = clock_timestamp(),
+				acked = greatest(acked, $2),
+				user_shards = CASE WHEN $3 THEN $4 ELSE user_shards END,
+				user_names = CASE WHEN $3 THEN $5 ELSE user_names END
+			WHERE incarnation = $1`, incarnation, acked, users != nil, shards, names); err != nil {
+			return err
+		}
+		if acked <= before {
+			return nil
+		}
+		return notify(ctx, tx)
+	})
+}
+
+// Deregister implements catalog.Store. The locks go by a foreign key.
+func (s *Store) Deregister(ctx context.Context, incarnation string) error {
+	return s.write(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, `DELETE FROM shardgate.routers WHERE incarnation = $1`, incarnation)
+		if err != nil || tag.RowsAffected() == 0 {
+			return err
+		}
+		return notify(ctx, tx)
+	})
+}
+
+// Routers implements catalog.Store.
+func (s *Store) Routers(ctx context.Context) ([]catalog.Router, error) {
+	var out []catalog.Router
+	err := s.read(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, `SELECT `+routerColumns+` FROM shardgate.routers ORDER BY number`, s.opts.SilenceLimit)
+		if err != nil {
+			return err
+		}
+		out, err = pgx.CollectRows(rows, scanRouter)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return orNil(out), nil
+}
+
+func scanRouter(row pgx.CollectableRow) (catalog.Router, error) {
+	var (
+		r             catalog.Router
+		shards, names []string
+	)
+	err := row.Scan(&r.Incarnation, &r.Name, &r.Number, &r.Version, &r.Started, &r.Ping, &r.Acked,
+		&r.Silent, &shards, &names)
+	if err != nil {
+		return r, err
+	}
+	r.Started, r.Ping = r.Started.UTC(), millis(r.Ping)
+	for i := range shards {
+		r.Users = append(r.Users, catalog.ShardUser{Shard: shards[i], User: names[i]})
+	}
+	return r, nil
+}
+
+func splitUsers(users []catalog.ShardUser) (shards, names []string) {
+	shards, names = make([]string, len(users)), make([]string, len(users))
+	for i, u := range users {
+		shards[i], names[i] = u.Shard, u.User
+	}
+	return shards, names
+}
+
+// notify sends a hint to all watches when the transaction commits.
+func notify(ctx context.Context, tx pgx.Tx) error {
+	_, err := tx.Exec(ctx, `SELECT pg_notify($1, '')`, channel)
+	return err
+}

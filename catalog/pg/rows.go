@@ -1,0 +1,117 @@
+package pg
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/shardgate/shardgate/catalog"
+)
+
+// queueDrops removes rows and leaves tombstones for those that were there.
+func queueDrops(b *pgx.Batch, c catalog.Change, v catalog.Version) {
+	drop := func(kind, table, column, match string, names []string) {
+		if len(names) == 0 {
+			return
+		}
+		b.Queue(fmt.Sprintf(`WITH gone AS (DELETE FROM shardgate.%s WHERE %s = ANY($1) RETURNING %s AS name)
+			INSERT INTO shardgate.tombstones (kind, name, version) SELECT $2, name, $3 FROM gone
+			ON CONFLICT (kind, name) DO UPDATE SET version = excluded.version`, table, match, column),
+			names, kind, v)
+	}
+	drop(goneCollection, "collections", "ns", "db", c.DropDatabases)
+	drop(goneDatabase, "databases", "name", "name", c.DropDatabases)
+	drop(goneCollection, "collections", "ns", "ns", c.Drop)
+	drop(goneSetting, "settings", "id", "id", c.DropSettings)
+	drop(goneShard, "shards", "id", "id", c.DropShards)
+}
+
+// queueRevive takes a tombstone away because its name is in use again.
+func queueRevive(b *pgx.Batch, kind, name string) {
+	b.Queue(`DELETE FROM shardgate.tombstones WHERE kind = $1 AND name = $2`, kind, name)
+}
+
+func queueShards(b *pgx.Batch, shards []catalog.Shard, v catalog.Version) {
+	for i := range shards {
+		s := &shards[i]
+		b.Queue(`INSERT INTO shardgate.shards (id, host, weight, draining, tags, topology_time,
+				server_version, capabilities, added, version)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $9)
+			ON CONFLICT (id) DO UPDATE SET host = excluded.host, weight = excluded.weight,
+				draining = excluded.draining, tags = excluded.tags, topology_time = excluded.topology_time,
+				server_version = excluded.server_version, capabilities = excluded.capabilities,
+				version = excluded.version`,
+			s.ID, s.Host, s.Weight, s.Draining, list(s.Tags), int64(s.TopologyTime), s.Version,
+			list(s.Capabilities), v)
+		queueRevive(b, goneShard, s.ID)
+	}
+}
+
+func queueDatabases(b *pgx.Batch, dbs []catalog.Database, v catalog.Version) {
+	for i := range dbs {
+		d := &dbs[i]
+		b.Queue(`INSERT INTO shardgate.databases (name, primary_shard, placement, uuid, cluster_time,
+				last_mod, version)
+			VALUES ($1, $2, $3, $4, $5, $6, $7)
+			ON CONFLICT (name) DO UPDATE SET primary_shard = excluded.primary_shard,
+				placement = excluded.placement, uuid = excluded.uuid, cluster_time = excluded.cluster_time,
+				last_mod = excluded.last_mod, version = excluded.version`,
+			d.Name, d.Primary, d.Placement, d.UUID, int64(d.Timestamp), d.LastMod, v)
+		queueRevive(b, goneDatabase, d.Name)
+	}
+}
+
+func queueCollection(b *pgx.Batch, c *catalog.Collection, v catalog.Version) {
+	db, _ := catalog.SplitNS(c.NS)
+	b.Queue(`INSERT INTO shardgate.collections (ns, db, uuid, kind, state, shard_key, is_unique, options,
+			default_collation, pinned, move_group, epoch, cluster_time, last_mod, no_balance, migrations, version)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)
+		ON CONFLICT (ns) DO UPDATE SET uuid = excluded.uuid, kind = excluded.kind, state = excluded.state,
+			shard_key = excluded.shard_key, is_unique = excluded.is_unique, options = excluded.options,
+			default_collation = excluded.default_collation, pinned = excluded.pinned,
+			move_group = excluded.move_group, epoch = excluded.epoch, cluster_time = excluded.cluster_time,
+			last_mod = excluded.last_mod, no_balance = excluded.no_balance,
+			migrations = excluded.migrations, version = excluded.version`,
+		c.NS, db, c.UUID, c.Kind, c.State, blob(c.Key), c.Unique, blob(c.Options), blob(c.Collation),
+		c.Pinned, c.Group, c.Epoch[:], int64(c.Timestamp), millis(c.LastMod), c.NoBalance, c.Migrations, v)
+	queueRevive(b, goneCollection, c.NS)
+}
+
+func queueSettings(b *pgx.Batch, settings []catalog.Setting, v catalog.Version) {
+	for i := range settings {
+		b.Queue(`INSERT INTO shardgate.settings (id, doc, version) VALUES ($1, $2, $3)
+			ON CONFLICT (id) DO UPDATE SET doc = excluded.doc, version = excluded.version`,
+			settings[i].ID, blob(settings[i].Doc), v)
+		queueRevive(b, goneSetting, settings[i].ID)
+	}
+}
+
+func (s *Store) queueLog(b *pgx.Batch, entries []catalog.LogEntry) {
+	for i := range entries {
+		e := &entries[i]
+		b.Queue(`INSERT INTO shardgate.log (id, is_action, server, shard, client, logged, what, ns, details)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
+			e.ID, e.Action, e.Server, e.Shard, e.Client, millis(e.Time), e.What, e.NS, blob(e.Details))
+	}
+	if len(entries) == 0 {
+		return
+	}
+	for _, action := range []bool{false, true} {
+		b.Queue(`DELETE FROM shardgate.log WHERE is_action = $1 AND seq <= (SELECT seq FROM shardgate.log
+			WHERE is_action = $1 ORDER BY seq DESC OFFSET $2 LIMIT 1)`, action, s.keepLog)
+	}
+}
+
+// millis is what is left of a time in BSON.
+func millis(t time.Time) time.Time {
+	return t.UTC().Truncate(time.Millisecond)
+}
+
+// list makes nil an empty array, not NULL.
+func list(s []string) []string {
+	if s == nil {
+		return []string{}
+	}
+	return s
+}
