@@ -64,6 +64,16 @@ func (it *Iter) Next(e *Elem) bool {
 	return true
 }
 
+// FirstElem reads the element that a run of elements (a document without its frame)
+// begins with, and its length; 0 at the end or at malformed bytes.
+func FirstElem(elems []byte) (e Elem, n int) {
+	it := Iter{rest: elems}
+	if !it.Next(&e) {
+		return Elem{}, 0
+	}
+	return e, len(e.Raw)
+}
+
 func (it *Iter) fail() bool {
 	it.rest, it.err = nil, ErrMalformed
 	return false

@@ -1,0 +1,52 @@
+package backend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/shardgate/shardgate/wire/mongoerr"
+)
+
+// Error is a failure to get a shard's reply at all. What a shard replies, errors
+// included, is a reply and no Error.
+type Error struct {
+	Shard string
+	Addr  string // the member, where one was chosen
+	// Sent says that bytes of the request may have reached the shard, so that it
+	// may run, or have run, without our knowing the outcome.
+	Sent bool
+	code mongoerr.Code
+	err  error
+}
+
+// Error implements error.
+func (e *Error) Error() string {
+	if e.Addr == "" {
+		return fmt.Sprintf("shard %s: %v", e.Shard, e.err)
+	}
+	return fmt.Sprintf("shard %s, %s: %v", e.Shard, e.Addr, e.err)
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.err }
+
+// SafeToRetry reports whether the shard certainly did not get the request.
+func (e *Error) SafeToRetry() bool { return !e.Sent }
+
+// Client returns the error that a client is to see: 50 for a deadline, 133 where
+// no member could be chosen, else 6 HostUnreachable (MONGOS.md §5.4).
+func (e *Error) Client() *mongoerr.Error {
+	switch {
+	case errors.Is(e.err, context.DeadlineExceeded):
+		return mongoerr.Wrap(mongoerr.MaxTimeMSExpired, e, "operation exceeded time limit")
+	case e.code == mongoerr.FailedToSatisfyReadPreference:
+		return mongoerr.Wrap(e.code, e, "Could not find host matching read preference for set "+e.Shard)
+	default:
+		return mongoerr.Wrap(mongoerr.HostUnreachable, e, "Write results unavailable")
+	}
+}
+
+func (s *Shard) failed(addr string, sent bool, err error) *Error {
+	return &Error{Shard: s.ID, Addr: addr, Sent: sent, code: mongoerr.HostUnreachable, err: err}
+}

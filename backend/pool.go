@@ -1,0 +1,196 @@
+package backend
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+// errClosed says that the shard was removed or the router stops.
+var errClosed = errors.New("connection pool is closed")
+
+// pool keeps the connections to one member: at most max, the last used first out,
+// at most connecting handshakes at once. Those who find none wait in line.
+type pool struct {
+	addr       string
+	shard      *Shard
+	connecting chan struct{} // one token per handshake under way
+
+	mu         sync.Mutex
+	idle       []*conn            // guarded by mu; the last is the newest
+	busy       map[*conn]struct{} // guarded by mu
+	open       int                // guarded by mu: idle, busy and being opened
+	waiting    []chan struct{}    // guarded by mu; first come, first served
+	generation uint64             // guarded by mu
+	closed     bool               // guarded by mu
+}
+
+func newPool(s *Shard, addr string) *pool {
+	return &pool{
+		addr: addr, shard: s, connecting: make(chan struct{}, s.cfg.MaxConnecting),
+		busy: map[*conn]struct{}{},
+	}
+}
+
+// get takes a connection: an idle one, a new one, or one that comes back in time.
+func (p *pool) get(ctx context.Context, deadline time.Time) (*conn, error) {
+	for {
+		p.mu.Lock()
+		if p.closed {
+			p.mu.Unlock()
+			return nil, errClosed
+		}
+		if n := len(p.idle); n > 0 {
+			c := p.idle[n-1]
+			p.idle = p.idle[:n-1]
+			p.busy[c] = struct{}{}
+			p.mu.Unlock()
+			return c, nil
+		}
+		if p.open < p.shard.cfg.MaxConns {
+			p.open++
+			p.mu.Unlock()
+			return p.dial(ctx, deadline)
+		}
+		turn := make(chan struct{})
+		p.waiting = append(p.waiting, turn)
+		p.mu.Unlock()
+		if err := p.wait(ctx, deadline, turn); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func (p *pool) wait(ctx context.Context, deadline time.Time, turn chan struct{}) error {
+	ctx, cancel := withDeadline(ctx, deadline)
+	defer cancel()
+	select {
+	case <-turn:
+		return nil
+	case <-ctx.Done():
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i, w := range p.waiting {
+		if w == turn {
+			p.waiting = append(p.waiting[:i], p.waiting[i+1:]...)
+			return ctx.Err()
+		}
+	}
+	p.wakeLocked() // our turn came as we left: pass it on
+	return ctx.Err()
+}
+
+func (p *pool) dial(ctx context.Context, deadline time.Time) (*conn, error) {
+	ctx, cancel := withDeadline(ctx, deadline)
+	defer cancel()
+	var c *conn
+	var err error
+	select {
+	case p.connecting <- struct{}{}:
+		p.mu.Lock()
+		gen := p.generation
+		p.mu.Unlock()
+		c, err = dial(ctx, p.addr, p.shard)
+		<-p.connecting
+		if err == nil {
+			c.generation = gen
+		}
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err == nil && p.closed {
+		c.close()
+		err = errClosed
+	}
+	if err != nil {
+		p.open--
+		p.wakeLocked()
+		return nil, err
+	}
+	p.busy[c] = struct{}{}
+	return c, nil
+}
+
+// put gives a connection back; broken ones are closed.
+func (p *pool) put(c *conn, broken bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.busy, c)
+	if broken || p.closed || c.generation != p.generation {
+		c.close()
+		p.open--
+		p.wakeLocked()
+		return
+	}
+	c.fresh = false
+	c.idleSince = time.Now()
+	p.idle = append(p.idle, c)
+	p.wakeLocked()
+}
+
+func (p *pool) wakeLocked() {
+	if len(p.waiting) > 0 {
+		close(p.waiting[0])
+		p.waiting = p.waiting[1:]
+	}
+}
+
+// clear drops all idle connections, and busy ones when they come back: the member
+// was lost, or the login changed.
+func (p *pool) clear() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.generation++
+	for _, c := range p.idle {
+		c.close()
+		p.open--
+	}
+	p.idle = nil
+	p.wakeLocked()
+}
+
+// prune closes connections that were idle since before t.
+func (p *pool) prune(t time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := 0
+	for n < len(p.idle) && p.idle[n].idleSince.Before(t) {
+		p.idle[n].close()
+		n++
+	}
+	p.idle = append(p.idle[:0], p.idle[n:]...)
+	p.open -= n
+}
+
+// close closes everything, running requests included.
+func (p *pool) close() {
+	p.clear()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	for c := range p.busy {
+		c.close()
+	}
+	for _, w := range p.waiting {
+		close(w)
+	}
+	p.waiting = nil
+}
+
+// size returns how many connections are open and how many of them are idle.
+func (p *pool) size() (open, idle int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.open, len(p.idle)
+}
+
+func withDeadline(ctx context.Context, deadline time.Time) (context.Context, context.CancelFunc) {
+	if deadline.IsZero() {
+		return ctx, func() {}
+	}
+	return context.WithDeadline(ctx, deadline)
+}

@@ -1,0 +1,233 @@
+package router
+
+import (
+	"context"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/shardgate/shardgate/catalog"
+	"github.com/shardgate/shardgate/wire"
+	"github.com/shardgate/shardgate/wire/mongoerr"
+)
+
+// pipeline is what routing has to know of an aggregation pipeline.
+type pipeline struct {
+	stages  []wire.Doc
+	foreign []string // namespaces of other collections, at any depth
+	out     bool     // $out or $merge
+	first   string   // name of the first stage
+}
+
+// parsePipeline reads the command's stages; db completes names without a database.
+func parsePipeline(op *Op) (*pipeline, error) {
+	e, ok := op.Lookup("pipeline")
+	if !ok {
+		return nil, mongoerr.New(40414, "BSON field 'aggregate.pipeline' is missing but a required field")
+	}
+	if e.Type != bson.TypeArray {
+		return nil, mongoerr.New(mongoerr.TypeMismatch, "'pipeline' option must be specified as an array")
+	}
+	p := &pipeline{}
+	return p, p.read(wire.Doc(e.Value), string(op.Cmd.DB), 0)
+}
+
+// maxPipelineDepth bounds nested pipelines, as mongod does.
+const maxPipelineDepth = 20
+
+func (p *pipeline) read(stages wire.Doc, db string, depth int) error {
+	if depth > maxPipelineDepth {
+		return mongoerr.New(mongoerr.Overflow, "Maximum number of nested sub-pipelines exceeded")
+	}
+	it := stages.Iter()
+	var e wire.Elem
+	for it.Next(&e) {
+		d, ok := e.Doc()
+		if !ok {
+			return mongoerr.New(mongoerr.TypeMismatch, "Each element of the 'pipeline' array must be an object")
+		}
+		spec, ok := d.First()
+		if !ok {
+			return mongoerr.New(40323, "A pipeline stage specification object must contain exactly one field.")
+		}
+		if depth == 0 {
+			if len(p.stages) == 0 {
+				p.first = string(spec.Name)
+			}
+			p.stages = append(p.stages, d)
+		}
+		if err := p.stage(&spec, db, depth); err != nil {
+			return err
+		}
+	}
+	return it.Err()
+}
+
+// stage notes the collections that a stage reaches beside its own.
+func (p *pipeline) stage(spec *wire.Elem, db string, depth int) error {
+	d, isDoc := spec.Doc()
+	switch string(spec.Name) {
+	case "$out", "$merge":
+		p.out = true
+	case "$lookup", "$graphLookup":
+		p.reach(d, db, "from")
+	case "$unionWith":
+		if name, ok := spec.Str(); ok {
+			p.foreign = append(p.foreign, db+"."+name)
+		}
+		p.reach(d, db, "coll")
+	case "$facet":
+		it := d.Iter()
+		var f wire.Elem
+		for it.Next(&f) {
+			if f.Type == bson.TypeArray {
+				if err := p.read(wire.Doc(f.Value), db, depth+1); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	default:
+		return nil
+	}
+	if sub, ok := d.Lookup("pipeline"); isDoc && ok && sub.Type == bson.TypeArray {
+		return p.read(wire.Doc(sub.Value), db, depth+1)
+	}
+	return nil
+}
+
+func (p *pipeline) reach(d wire.Doc, db, field string) {
+	e, ok := d.Lookup(field)
+	if !ok {
+		return
+	}
+	if name, ok := e.Str(); ok {
+		p.foreign = append(p.foreign, db+"."+name)
+		return
+	}
+	// {db, coll}: a form for config and local only; it reaches elsewhere.
+	p.foreign = append(p.foreign, "")
+}
+
+// match returns the filter of a leading $match.
+func (p *pipeline) match() bson.Raw {
+	if p.first != "$match" {
+		return emptyDoc
+	}
+	e, _ := p.stages[0].First()
+	d, ok := e.Doc()
+	if !ok {
+		return emptyDoc
+	}
+	return bson.Raw(d)
+}
+
+// Aggregate runs aggregate on a collection: whole on one shard where one holds all it
+// needs. Stages that report on shards ($collStats…) run on each, and what follows
+// them on the merged reports.
+func (r *Router) Aggregate(ctx context.Context, op *Op) error {
+	p, err := parsePipeline(op)
+	if err != nil {
+		return err
+	}
+	if p.out {
+		return notYet("$out and $merge")
+	}
+	s, err := r.admit(ctx, op)
+	if err != nil {
+		return err
+	}
+	if s.entry == nil {
+		if p.first == "$changeStream" {
+			return notYet("a change stream on a collection that does not exist yet")
+		}
+		if len(p.foreign) == 0 {
+			return r.aggregateNothing(ctx, op, &s, p)
+		}
+		return notYet("a pipeline on a missing collection that reaches others")
+	}
+	defer r.leave(s.entry)
+	if isReport(p.first) {
+		return r.aggregateReports(ctx, op, &s, p)
+	}
+	if err := r.route(&s, op, p.match()); err != nil {
+		return err
+	}
+	if len(s.shards) > 1 {
+		if p.first == "$changeStream" {
+			return notYet("a change stream over several shards")
+		}
+		return r.aggregateScatter(ctx, op, &s, p)
+	}
+	if err := r.allOn(p.foreign, s.shards[0]); err != nil {
+		return err
+	}
+	return r.passCursor(ctx, op, &s, &patch{})
+}
+
+// allOn refuses a pipeline that reaches what the shard does not hold whole.
+func (r *Router) allOn(foreign []string, shard string) error {
+	for _, ns := range foreign {
+		e := r.snap.Load().Entries[ns]
+		if ns == "" || (e != nil && (e.Coll.Kind != catalog.KindUnsharded || e.Home() != shard)) {
+			return notYet("a pipeline that reaches a collection on another shard")
+		}
+	}
+	return nil
+}
+
+func isReport(stage string) bool {
+	switch stage {
+	case "$collStats", "$indexStats", "$planCacheStats":
+		return true
+	}
+	return false
+}
+
+// aggregateNothing runs a pipeline over no documents: a $group without key, say,
+// still answers something on some servers, and options are checked.
+func (r *Router) aggregateNothing(ctx context.Context, op *Op, s *scope, p *pipeline) error {
+	if isReport(p.first) {
+		return mongoerr.Newf(mongoerr.NamespaceNotFound, "Collection [%s] not found.", s.ns)
+	}
+	return r.Virtual(ctx, op, s.ns, nil, p.stages)
+}
+
+// aggregateReports runs a reporting stage on every owner, adds the shard's name to
+// each report, and the rest of the pipeline over all reports.
+func (r *Router) aggregateReports(ctx context.Context, op *Op, s *scope, p *pipeline) error {
+	shards := s.entry.Table.Shards()
+	one := bsoncore.AppendArrayElement(nil, "pipeline", bsoncore.NewArrayBuilder().AppendDocument(bsoncore.Document(p.stages[0])).Build())
+	pt := &patch{skip: []string{"pipeline"}, extra: one}
+	if err := r.join(op, shards, pt); err != nil {
+		return err
+	}
+	answers := r.scatter(ctx, op, shards, func(dst []byte, _ int) []byte { return r.appendMessage(dst, op, pt) })
+	defer r.releaseAll(op, answers)
+	if err := firstError(answers); err != nil {
+		return err
+	}
+	var docs []bson.Raw
+	for i := range answers {
+		_, _, batch, err := cursorReply(answers[i].info.Cursor)
+		if err != nil {
+			return err
+		}
+		for len(batch) > 0 {
+			e, n := wire.FirstElem(batch)
+			if n == 0 {
+				return wire.ErrMalformed
+			}
+			docs = append(docs, withShard(wire.Doc(e.Value), answers[i].shard))
+			batch = batch[n:]
+		}
+	}
+	return r.Virtual(ctx, op, s.ns, docs, p.stages[1:])
+}
+
+// withShard adds the shard's name to a report, as mongos does.
+func withShard(doc wire.Doc, shard string) bson.Raw {
+	out := append(make([]byte, 0, len(doc)+32), doc[:len(doc)-1]...)
+	out = bsoncore.AppendStringElement(out, "shard", shard)
+	return wire.AppendDocEnd(out, 0)
+}

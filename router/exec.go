@@ -1,0 +1,223 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/shardgate/shardgate/backend"
+	"github.com/shardgate/shardgate/wire"
+	"github.com/shardgate/shardgate/wire/mongoerr"
+)
+
+// sent is a shard's reply to one request.
+type sent struct {
+	shard string
+	addr  string
+	buf   *[]byte // holds msg; from the pool
+	msg   []byte
+	info  wire.ShardReply
+	body  wire.Doc
+}
+
+// exchange sends a message to a shard and returns its reply, read in one walk. It
+// repeats what is certainly safe to repeat: nothing was sent, or the operation is a
+// read, or it carries a transaction number by which the shard knows it again, and
+// is not part of a transaction; and what a member refused because it is not the
+// primary. It raises the clock.
+func (r *Router) exchange(ctx context.Context, op *Op, shard string, req *backend.Request) (sent, error) {
+	out := sent{shard: shard, buf: op.Buffers.Get(4096)}
+	b := r.Shard(shard)
+	if b == nil {
+		return out, mongoerr.Newf(mongoerr.ShardNotFound, "Shard %s not found", shard)
+	}
+	op.Shards++
+	req.Deadline = op.Deadline
+	var until time.Time
+	for {
+		reply, addr, err := b.RoundTrip(ctx, req, *out.buf)
+		*out.buf = reply
+		out.addr = addr
+		if err == nil {
+			if err = out.read(); err != nil {
+				return out, err
+			}
+			r.Clock.Advance(out.info.ClusterTime)
+			if !r.refusedUnrun(op, &out, req) {
+				return out, nil
+			}
+		} else if !r.mayRepeat(op, err, req) {
+			return out, err
+		}
+		if until.IsZero() {
+			until = time.Now().Add(r.opts.RetryTimeout)
+		}
+		if time.Now().After(until) || op.Expired() != nil || !sleep(ctx, 50*time.Millisecond) {
+			return out, err
+		}
+	}
+}
+
+func (s *sent) read() error {
+	body, err := wire.ReplyBody(*s.buf)
+	if err != nil {
+		return err
+	}
+	s.msg, s.body = *s.buf, body
+	s.info, err = wire.Inspect(body)
+	return err
+}
+
+// repeatable reports whether the operation may run a second time without harm.
+func (op *Op) repeatable() bool {
+	if op.Txn.InTxn {
+		return false
+	}
+	return !op.Write || op.Txn.Present
+}
+
+func (r *Router) mayRepeat(op *Op, err error, req *backend.Request) bool {
+	var be *backend.Error
+	if !errors.As(err, &be) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return false
+	}
+	if be.Client().Code == mongoerr.FailedToSatisfyReadPreference || req.Addr != "" {
+		return false
+	}
+	return be.SafeToRetry() || op.repeatable()
+}
+
+// refusedUnrun reports whether the reply says that the operation did not run, or may
+// run again, and another attempt can help.
+func (r *Router) refusedUnrun(op *Op, s *sent, req *backend.Request) bool {
+	if req.Addr != "" || op.Txn.InTxn {
+		return false
+	}
+	code := s.info.Code
+	if s.info.OK {
+		code = writeErrorCode(s.info.WriteErrors, s.info.WCError, op.repeatable())
+	}
+	switch {
+	case code == 0:
+		return false
+	case code == mongoerr.NotWritablePrimary, code == mongoerr.NotPrimaryNoSecondaryOk:
+		return true // the member refused it before running it
+	default:
+		return code.Retriable() && op.repeatable()
+	}
+}
+
+// writeErrorCode returns the code by which a write's reply asks to be repeated: of a
+// write concern error, which needs an operation that may be repeated.
+func writeErrorCode(_, wcError wire.Elem, repeatable bool) mongoerr.Code {
+	if !repeatable || wcError.Type == 0 {
+		return 0
+	}
+	d, _ := wcError.Doc()
+	e, ok := d.Lookup("code")
+	if !ok {
+		return 0
+	}
+	n, _ := e.Int64()
+	if c := mongoerr.Code(n); c.NotPrimary() {
+		return c
+	}
+	return 0
+}
+
+// release gives the reply's buffer back.
+func (r *Router) release(op *Op, s *sent) {
+	op.Buffers.Put(s.buf)
+	s.buf, s.msg, s.body = nil, nil, nil
+}
+
+// Forward sends the client's command to one shard and makes the shard's reply the
+// client's, patched in place. It is the way of the point operations.
+func (r *Router) forward(ctx context.Context, op *Op, shard string, p *patch) (wire.ShardReply, string, error) {
+	buf := op.Buffers.Get(len(op.Cmd.Body) + sequenceBytes(op, p) + 512)
+	defer op.Buffers.Put(buf)
+	*buf = r.appendMessage(*buf, op, p)
+	s, err := r.exchange(ctx, op, shard, &backend.Request{Msg: *buf, Pref: op.Pref})
+	if err != nil {
+		op.Buffers.Put(s.buf)
+		return wire.ShardReply{}, "", err
+	}
+	return r.adopt(op, &s)
+}
+
+func sequenceBytes(op *Op, p *patch) int {
+	if !p.seqs || op.Msg == nil {
+		return 0
+	}
+	return int(op.Msg.Length)
+}
+
+// adopt makes a shard's reply the client's. Codes that would make a driver think
+// ill of the router are rewritten (MONGOS.md §5.1).
+func (r *Router) adopt(op *Op, s *sent) (wire.ShardReply, string, error) {
+	if !s.info.OK || s.info.WCError.Type != 0 {
+		err := r.adoptError(op, s)
+		if err != nil || !s.info.OK {
+			r.release(op, s)
+			return s.info, s.addr, err
+		}
+	}
+	old, info, err := op.Reply.Adopt(*s.buf)
+	if err != nil {
+		op.Buffers.Put(s.buf)
+		return info, s.addr, err
+	}
+	*s.buf = old
+	op.Buffers.Put(s.buf)
+	return info, s.addr, nil
+}
+
+// adoptError handles replies with ok:0: they are returned as an error, all their
+// further fields kept.
+func (r *Router) adoptError(op *Op, s *sent) error {
+	if s.info.OK {
+		return nil
+	}
+	op.Reply.ShardTime = max(op.Reply.ShardTime, s.info.OperationTime)
+	return shardError(op, s.body)
+}
+
+// shardError makes the client's error of a shard's ok:0 reply.
+func shardError(op *Op, body wire.Doc) *mongoerr.Error {
+	e := &mongoerr.Error{}
+	it := body.Iter()
+	var el wire.Elem
+	for it.Next(&el) {
+		switch string(el.Name) {
+		case "ok", "codeName", "errorLabels", "$clusterTime", "operationTime", "electionId",
+			"opTime", "topologyVersion":
+		case "errmsg":
+			e.Message, _ = el.Str()
+		case "code":
+			n, _ := el.Int64()
+			e.Code = mongoerr.Code(n)
+		default:
+			e.Extra = append(e.Extra, el.Raw...)
+		}
+	}
+	if op.Txn.InTxn && e.Code.TransientInTransaction() && !(op.Txn.Committal && e.Code != mongoerr.NoSuchTransaction) {
+		e.Labels = append(e.Labels, mongoerr.LabelTransientTransaction)
+	}
+	if e.Code.NotPrimary() {
+		e.Code = mongoerr.HostUnreachable
+	}
+	return e
+}
+
+// ClientError makes the error that a client sees of any failure on the way.
+func ClientError(op *Op, err error) *mongoerr.Error {
+	var be *backend.Error
+	if !errors.As(err, &be) {
+		return mongoerr.As(err)
+	}
+	e := be.Client()
+	if op.Txn.InTxn && !op.Txn.Committal {
+		e = e.WithLabel(mongoerr.LabelTransientTransaction)
+	}
+	return e
+}

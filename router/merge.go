@@ -1,0 +1,183 @@
+package router
+
+import (
+	"context"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/shardgate/shardgate/backend"
+	"github.com/shardgate/shardgate/catalog/shardkey"
+	"github.com/shardgate/shardgate/wire"
+)
+
+// sortKeyField is what shards are asked to add to each document of a sorted scatter;
+// it is taken out again.
+const sortKeyField = "$sortKey"
+
+// batchLimit bounds the documents of one reply, in bytes; one document is always
+// given.
+const batchLimit = wire.MaxDocumentLen
+
+// nextBatch appends {<name>: […], id, ns} for up to n documents (0 < n; negative:
+// no count limit) and reports whether the cursor is done.
+func (r *Router) nextBatch(ctx context.Context, op *Op, c *Cursor, name string, n int64) (done bool, err error) {
+	var cur, arr int32
+	cur, op.Reply.Elems = bsoncore.AppendDocumentElementStart(op.Reply.Elems, "cursor")
+	arr, op.Reply.Elems = bsoncore.AppendArrayElementStart(op.Reply.Elems, name)
+	start := len(op.Reply.Elems)
+	for given := 0; n < 0 || int64(given) < n; {
+		if c.limit == 0 {
+			break
+		}
+		p, doc, err := r.head(ctx, op, c)
+		if err != nil {
+			return false, err
+		}
+		if p == nil {
+			break
+		}
+		if given > 0 && len(op.Reply.Elems)-start+len(doc) > batchLimit {
+			break
+		}
+		p.pop()
+		if c.skip > 0 {
+			c.skip--
+			continue
+		}
+		op.Reply.Elems = appendArrayDoc(op.Reply.Elems, given, doc, c.order != nil)
+		given++
+		if c.limit > 0 {
+			c.limit--
+		}
+	}
+	done = c.exhausted()
+	op.Reply.Elems, _ = bsoncore.AppendArrayEnd(op.Reply.Elems, arr) //nolint:errcheck // arr is a start
+	id := c.ID
+	if done {
+		id = 0
+	}
+	op.Reply.Int64("id", id)
+	op.Reply.String("ns", c.NS)
+	op.Reply.Elems, _ = bsoncore.AppendDocumentEnd(op.Reply.Elems, cur) //nolint:errcheck // cur is a start
+	return done, nil
+}
+
+func (c *Cursor) exhausted() bool {
+	if c.limit == 0 {
+		return true
+	}
+	for _, p := range c.parts {
+		if p.id != 0 || len(p.rest) > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// head returns the document that comes next and whose it is; nil at the end. A
+// sorted merge needs a document of every part that may have one.
+func (r *Router) head(ctx context.Context, op *Op, c *Cursor) (*part, wire.Doc, error) {
+	var best *part
+	var bestDoc wire.Doc
+	for _, p := range c.parts {
+		for len(p.rest) == 0 && p.id != 0 {
+			if err := r.fetch(ctx, op, c, p); err != nil {
+				return nil, nil, err
+			}
+		}
+		if len(p.rest) == 0 {
+			continue
+		}
+		e, n := wire.FirstElem(p.rest)
+		if n == 0 {
+			return nil, nil, wire.ErrMalformed
+		}
+		doc := wire.Doc(e.Value)
+		if c.order == nil {
+			return p, doc, nil
+		}
+		if best == nil || less(doc, bestDoc, c.order) {
+			best, bestDoc = p, doc
+		}
+	}
+	return best, bestDoc, nil
+}
+
+func (p *part) pop() {
+	_, n := wire.FirstElem(p.rest)
+	p.rest = p.rest[n:]
+}
+
+// fetch gets a part's next batch.
+func (r *Router) fetch(ctx context.Context, op *Op, c *Cursor, p *part) error {
+	if err := op.Expired(); err != nil {
+		return err
+	}
+	elems := bsoncore.AppendInt64Element(nil, "getMore", p.id)
+	elems = bsoncore.AppendStringElement(elems, "collection", p.coll)
+	if c.TxnNumber >= 0 {
+		elems = bsoncore.AppendInt64Element(elems, "txnNumber", c.TxnNumber)
+		elems = bsoncore.AppendBooleanElement(elems, "autocommit", false)
+	}
+	elems = appendSession(elems, &c.Session)
+	if t := r.Clock.Now(); t != 0 {
+		elems = wire.AppendClusterTime(elems, &wire.ClusterTime{Time: t})
+	}
+	msg := backend.AppendCommand(nil, p.database(c), elems)
+	s, err := r.exchange(ctx, op, p.shard, &backend.Request{Msg: msg, Addr: p.addr})
+	if err == nil && !s.info.OK {
+		err = shardError(op, s.body)
+	}
+	if err != nil {
+		r.release(op, &s)
+		return err
+	}
+	op.Reply.ShardTime = max(op.Reply.ShardTime, s.info.OperationTime)
+	r.buffers.Put(p.buf)
+	p.buf = s.buf
+	p.id, p.coll, p.rest, err = cursorReply(s.info.Cursor)
+	return err
+}
+
+// appendArrayDoc appends a document as the i-th element of an array, without the
+// sort key that the router asked for.
+func appendArrayDoc(dst []byte, i int, doc wire.Doc, sorted bool) []byte {
+	dst = append(dst, byte(bson.TypeEmbeddedDocument))
+	dst = appendIndex(dst, i)
+	dst = append(dst, 0)
+	if !sorted {
+		return append(dst, doc...)
+	}
+	e, ok := doc.Lookup(sortKeyField)
+	if !ok {
+		return append(dst, doc...)
+	}
+	at := len(dst)
+	cut := cap(doc) - cap(e.Raw) // the element's offset: both slices share their end
+	dst = append(dst, doc[:cut]...)
+	dst = append(dst, doc[cut+len(e.Raw):len(doc)-1]...)
+	return wire.AppendDocEnd(dst, at)
+}
+
+func appendIndex(dst []byte, i int) []byte {
+	if i < 10 {
+		return append(dst, byte('0'+i))
+	}
+	return append(appendIndex(dst, i/10), byte('0'+i%10))
+}
+
+// less compares the sort keys of two documents.
+func less(a, b wire.Doc, descending []bool) bool {
+	ka, _ := a.Lookup(sortKeyField)
+	kb, _ := b.Lookup(sortKeyField)
+	ia, ib := wire.Doc(ka.Value).Iter(), wire.Doc(kb.Value).Iter()
+	var ea, eb wire.Elem
+	for i := 0; ia.Next(&ea) && ib.Next(&eb) && i < len(descending); i++ {
+		c := shardkey.Compare(ea.Type, ea.Value, eb.Type, eb.Value)
+		if c != 0 {
+			return (c < 0) != descending[i]
+		}
+	}
+	return false
+}

@@ -1,0 +1,237 @@
+package router
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/rs/zerolog"
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/shardgate/shardgate/backend"
+	"github.com/shardgate/shardgate/catalog"
+	"github.com/shardgate/shardgate/wire"
+)
+
+// Options are the settings of a Router.
+type Options struct {
+	Store   catalog.Store
+	Backend backend.Config
+	Name    string // stable: the advertised host:port
+	Version string // program version
+	Log     zerolog.Logger
+
+	HoldLimit      time.Duration // how long operations wait at a fence
+	BarrierTimeout time.Duration // how long DDL waits for other routers
+	LockTimeout    time.Duration // how long DDL waits for a lock
+	RetryTimeout   time.Duration // how long the router repeats what is safe to repeat
+	CursorTimeout  time.Duration // idle cursors are closed after this
+
+	AllowUntestedVersions bool // addShard takes shards that are not MongoDB 6.0
+}
+
+// WithDefaults fills in what is zero.
+func (o Options) WithDefaults() Options {
+	def := func(d *time.Duration, v time.Duration) {
+		if *d == 0 {
+			*d = v
+		}
+	}
+	def(&o.HoldLimit, 30*time.Second)
+	def(&o.BarrierTimeout, 5*time.Second)
+	def(&o.LockTimeout, 20*time.Second)
+	def(&o.RetryTimeout, 30*time.Second)
+	def(&o.CursorTimeout, 10*time.Minute)
+	o.Backend = o.Backend.WithDefaults()
+	return o
+}
+
+// Router routes. New registers it, Run keeps it up to date until its context ends.
+type Router struct {
+	opts  Options
+	store catalog.Store
+	log   zerolog.Logger
+	Clock *Clock
+
+	snap     atomic.Pointer[Snapshot]
+	shards   atomic.Pointer[map[string]*backend.Shard]
+	self     atomic.Pointer[catalog.Router]
+	buffers  wire.Buffers
+	lastTime atomic.Uint64 // of freshTime
+	cursors  cursorTable
+	txns     txnTable
+
+	reload  hint // load the catalog now
+	drained hint // an operation of a retired entry has ended
+	ticked  broadcast
+
+	syncMu  sync.Mutex      // one load at a time
+	retired []*Entry        // guarded by syncMu: retired and not yet drained
+	acked   catalog.Version // guarded by syncMu
+	beatAt  time.Time       // guarded by syncMu
+
+	usersMu sync.Mutex
+	users   map[string]string // guarded by usersMu: shard id → our user there
+
+	down      atomic.Bool // the catalog cannot be reached
+	regressed atomic.Bool // the catalog went back
+	wg        sync.WaitGroup
+
+	recovering atomic.Bool // recoverFenced runs
+}
+
+// New registers the router in the catalog and loads it. The catalog must be
+// reachable; shards need not be.
+func New(ctx context.Context, opts Options) (*Router, error) {
+	opts = opts.WithDefaults()
+	r := &Router{
+		opts: opts, store: opts.Store, log: opts.Log,
+		Clock: NewClock(nil), reload: newHint(), drained: newHint(), users: map[string]string{},
+	}
+	r.ticked.init()
+	r.snap.Store(&Snapshot{})
+	r.shards.Store(&map[string]*backend.Shard{})
+	r.cursors.init(opts.CursorTimeout)
+	r.txns.init()
+	if err := r.register(ctx); err != nil {
+		return nil, err
+	}
+	r.opts.Backend.Name = r.opts.Name
+	if err := r.Refresh(ctx); err != nil {
+		return nil, err
+	}
+	key, err := r.clusterKey(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r.Clock.setKey(key)
+	return r, nil
+}
+
+// register makes the catalog row of a new incarnation, and shuts out an earlier
+// one of the same name (PROTOCOL.md, "More rules" 2 and 3).
+func (r *Router) register(ctx context.Context) error {
+	inc := uuid.NewString()
+	self, replaced, err := r.store.Register(ctx, catalog.Router{
+		Incarnation: inc, Name: r.opts.Name, Version: r.opts.Version, Started: time.Now(),
+	})
+	if err != nil {
+		return fmt.Errorf("register router %s: %w", r.opts.Name, err)
+	}
+	r.self.Store(self)
+	if replaced != nil {
+		r.wg.Go(func() { r.dropUsers(ctx, replaced.Users) })
+	}
+	return nil
+}
+
+func (r *Router) dropUsers(ctx context.Context, users []catalog.ShardUser) {
+	for _, u := range users {
+		s := r.Shard(u.Shard)
+		for s == nil && sleep(ctx, 100*time.Millisecond) {
+			s = r.Shard(u.Shard)
+		}
+		if s == nil {
+			return
+		}
+		if err := s.DropUser(ctx, u.User); err != nil {
+			r.log.Warn().Err(err).Str("user", u.User).Msg("could not drop a former router's user")
+		}
+	}
+}
+
+// keySetting holds the key that signs cluster times. It is internal: config.settings
+// does not show it.
+const keySetting = "shardgate.clusterTimeKey"
+
+func (r *Router) clusterKey(ctx context.Context) ([]byte, error) {
+	if key := r.storedKey(); key != nil {
+		return key, nil
+	}
+	var secret [32]byte
+	if _, err := rand.Read(secret[:]); err != nil {
+		return nil, err
+	}
+	doc, err := bson.Marshal(bson.D{{Key: "_id", Value: keySetting}, {Key: "key", Value: secret[:]}})
+	if err != nil {
+		return nil, err
+	}
+	err = r.withLock(ctx, "$clusterTimeKey", "first start", func(l catalog.Lock) error {
+		if r.storedKey() != nil {
+			return nil
+		}
+		return r.apply(ctx, catalog.Change{
+			Locks: []catalog.Lock{l}, Settings: []catalog.Setting{{ID: keySetting, Doc: doc}},
+		})
+	})
+	if err != nil {
+		return nil, err
+	}
+	key := r.storedKey()
+	if key == nil {
+		return nil, errors.New("the catalog has no cluster time key")
+	}
+	return key, nil
+}
+
+func (r *Router) storedKey() []byte {
+	s, ok := r.snap.Load().Settings[keySetting]
+	if !ok {
+		return nil
+	}
+	_, b, ok := s.Doc.Lookup("key").BinaryOK()
+	if !ok {
+		return nil
+	}
+	return b
+}
+
+// Snapshot returns the catalog state that this router acts by now.
+func (r *Router) Snapshot() *Snapshot { return r.snap.Load() }
+
+// Store returns the catalog.
+func (r *Router) Store() catalog.Store { return r.store }
+
+// Self returns this router's catalog row.
+func (r *Router) Self() *catalog.Router { return r.self.Load() }
+
+// Shard returns a shard by id, nil where there is none.
+func (r *Router) Shard(id string) *backend.Shard { return (*r.shards.Load())[id] }
+
+// Shards returns all shards by id. The map must not be changed.
+func (r *Router) Shards() map[string]*backend.Shard { return *r.shards.Load() }
+
+// CatalogDown reports whether the catalog could not be reached lately.
+func (r *Router) CatalogDown() bool { return r.down.Load() }
+
+// broadcast wakes everybody who waits.
+type broadcast struct{ ch atomic.Pointer[chan struct{}] }
+
+func (b *broadcast) init() {
+	c := make(chan struct{})
+	b.ch.Store(&c)
+}
+
+func (b *broadcast) wait() <-chan struct{} { return *b.ch.Load() }
+
+func (b *broadcast) signal() {
+	c := make(chan struct{})
+	close(*b.ch.Swap(&c))
+}
+
+// sleep waits; false when ctx ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}

@@ -1,0 +1,80 @@
+package router
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/shardgate/shardgate/backend"
+	"github.com/shardgate/shardgate/wire/mongoerr"
+)
+
+// answer is what one of several shards gave.
+type answer struct {
+	sent
+	err error
+}
+
+// scatter sends to several shards at once and waits for all of them; build appends
+// the message for the i-th. Answers come in the order of shards. Every answer's
+// buffer must be released.
+func (r *Router) scatter(ctx context.Context, op *Op, shards []string, build func(dst []byte, i int) []byte) []answer {
+	answers := make([]answer, len(shards))
+	if len(shards) > 1 {
+		op.Scatter = true
+	}
+	ops := make([]Op, len(shards)) // exchange counts in its own
+	var wg sync.WaitGroup
+	for i := range shards {
+		ops[i] = *op
+		wg.Go(func() {
+			buf := op.Buffers.Get(512)
+			defer op.Buffers.Put(buf)
+			*buf = build(*buf, i)
+			a := &answers[i]
+			a.sent, a.err = r.exchange(ctx, &ops[i], shards[i], &backend.Request{Msg: *buf, Pref: op.Pref})
+			if a.err == nil && !a.info.OK {
+				a.err = shardError(op, a.body)
+			}
+		})
+	}
+	wg.Wait()
+	op.Shards += len(shards)
+	for i := range answers {
+		if a := &answers[i]; a.err == nil {
+			op.Reply.ShardTime = max(op.Reply.ShardTime, a.info.OperationTime)
+		}
+	}
+	return answers
+}
+
+// firstError returns the first failure among answers.
+func firstError(answers []answer) error {
+	for i := range answers {
+		if answers[i].err != nil {
+			return answers[i].err
+		}
+	}
+	return nil
+}
+
+func (r *Router) releaseAll(op *Op, answers []answer) {
+	for i := range answers {
+		r.release(op, &answers[i].sent)
+	}
+}
+
+// shardIDs returns the ids of all shards, ascending.
+func (s *Snapshot) shardIDs() []string {
+	ids := make([]string, 0, len(s.Shards))
+	for id := range s.Shards {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// notYet is 238 for what a mongos does and shardgate does not do yet.
+func notYet(what string) error {
+	return mongoerr.Newf(mongoerr.NotImplemented, "shardgate does not do this yet: %s", what)
+}

@@ -1,0 +1,95 @@
+package router
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/shardgate/shardgate/catalog"
+	"github.com/shardgate/shardgate/catalog/shardkey"
+)
+
+// Snapshot is one state of the catalog as this router acts by it. It is immutable.
+type Snapshot struct {
+	Version   catalog.Version
+	Timeline  int64
+	Shards    map[string]catalog.Shard
+	Databases map[string]catalog.Database
+	Entries   map[string]*Entry // by namespace
+	Settings  map[string]catalog.Setting
+}
+
+// Entry is a collection's routing table with the number of operations that run by
+// it. It stays the same through all snapshots in which the collection does.
+type Entry struct {
+	Coll  *catalog.Collection
+	Table *shardkey.Table // nil for a view
+
+	inflight atomic.Int64
+	replaced chan struct{} // closed when a newer entry, or none, took its place
+	since    time.Time     // when this router learned of it
+}
+
+// Sharded reports whether the collection has a shard key.
+func (e *Entry) Sharded() bool { return e != nil && e.Coll.Kind == catalog.KindSharded }
+
+// Home returns the one shard of an unsharded collection.
+func (e *Entry) Home() string { return e.Table.Chunk(0).Shard }
+
+func newEntry(c catalog.CollectionChunks) (*Entry, error) {
+	e := &Entry{Coll: &c.Collection, replaced: make(chan struct{}), since: time.Now()}
+	if c.Kind == catalog.KindView {
+		return e, nil
+	}
+	t, err := shardkey.NewTable(c)
+	if err != nil {
+		return nil, err
+	}
+	e.Table = t
+	return e, nil
+}
+
+// next returns the snapshot after a delta, and the entries that it retires.
+func (s *Snapshot) next(d *catalog.Delta) (*Snapshot, []*Entry, error) {
+	n := &Snapshot{
+		Version: d.Version, Timeline: d.Timeline,
+		Shards:    patched(s.Shards, d.ShardsGone, d.Shards, func(v catalog.Shard) string { return v.ID }),
+		Databases: patched(s.Databases, d.DatabasesGone, d.Databases, func(v catalog.Database) string { return v.Name }),
+		Settings:  patched(s.Settings, d.SettingsGone, d.Settings, func(v catalog.Setting) string { return v.ID }),
+	}
+	var retired, fresh []*Entry
+	for i := range d.Collections {
+		e, err := newEntry(d.Collections[i])
+		if err != nil {
+			return nil, nil, err
+		}
+		fresh = append(fresh, e)
+		if old := s.Entries[e.Coll.NS]; old != nil {
+			retired = append(retired, old)
+		}
+	}
+	for _, ns := range d.CollectionsGone {
+		if old := s.Entries[ns]; old != nil {
+			retired = append(retired, old)
+		}
+	}
+	n.Entries = patched(s.Entries, d.CollectionsGone, fresh, func(e *Entry) string { return e.Coll.NS })
+	return n, retired, nil
+}
+
+// patched copies a map, without the gone keys and with the given values.
+func patched[V any](old map[string]V, gone []string, put []V, key func(V) string) map[string]V {
+	if len(gone) == 0 && len(put) == 0 && old != nil {
+		return old
+	}
+	m := make(map[string]V, len(old)+len(put))
+	for k, v := range old {
+		m[k] = v
+	}
+	for _, k := range gone {
+		delete(m, k)
+	}
+	for _, v := range put {
+		m[key(v)] = v
+	}
+	return m
+}

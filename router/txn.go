@@ -1,0 +1,164 @@
+package router
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/shardgate/shardgate/wire"
+	"github.com/shardgate/shardgate/wire/mongoerr"
+)
+
+// txnLifetime is how long an idle transaction is remembered; shards end theirs after
+// 60 s by themselves.
+const txnLifetime = 10 * time.Minute
+
+// txn is a transaction that this router carries. It lives on one shard: a second one
+// is refused with 238 until transactions over shards are built.
+type txn struct {
+	number      int64
+	shard       string // "" before the first statement that reached one
+	readConcern []byte // element of the first statement
+	lastUsed    time.Time
+}
+
+type txnTable struct {
+	mu   sync.Mutex
+	open map[UUID]*txn // guarded by mu; the newest of each session
+}
+
+func (t *txnTable) init() { t.open = map[UUID]*txn{} }
+
+func (t *txnTable) expire() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for id, x := range t.open {
+		if time.Since(x.lastUsed) > txnLifetime {
+			delete(t.open, id)
+		}
+	}
+}
+
+// BeginStatement notes a statement of a transaction before it is routed: the first
+// one begins it. Outside transactions it does nothing.
+func (r *Router) BeginStatement(op *Op) error {
+	if !op.Txn.InTxn || op.Txn.Committal {
+		return nil
+	}
+	r.txns.mu.Lock()
+	defer r.txns.mu.Unlock()
+	x := r.txns.open[op.Session.ID]
+	switch {
+	case op.Txn.Start && x != nil && x.number > op.Txn.Number:
+		return mongoerr.Newf(mongoerr.TransactionTooOld, "txnNumber %d is less than last txnNumber %d seen in session", op.Txn.Number, x.number)
+	case op.Txn.Start && x != nil && x.number == op.Txn.Number:
+		return mongoerr.Newf(mongoerr.ConflictingOperationInProgress, "txnNumber %d for session was already started", op.Txn.Number)
+	case op.Txn.Start:
+		x = &txn{number: op.Txn.Number}
+		if rc, ok := op.Cmd.Arg(wire.ArgReadConcern); ok {
+			x.readConcern = append([]byte(nil), rc.Raw...)
+		}
+		r.txns.open[op.Session.ID] = x
+	case x == nil || x.number != op.Txn.Number:
+		return mongoerr.Newf(mongoerr.NoSuchTransaction, "cannot continue txnId %d for session", op.Txn.Number).
+			WithLabel(mongoerr.LabelTransientTransaction)
+	}
+	x.lastUsed = time.Now()
+	return nil
+}
+
+// join makes shards the participants of the operation's transaction; p gets what the
+// first statement on a shard carries.
+func (r *Router) join(op *Op, shards []string, p *patch) error {
+	if !op.Txn.InTxn {
+		return nil
+	}
+	r.txns.mu.Lock()
+	defer r.txns.mu.Unlock()
+	x := r.txns.open[op.Session.ID]
+	if x == nil || x.number != op.Txn.Number {
+		return mongoerr.New(mongoerr.NoSuchTransaction, "the transaction is gone").WithLabel(mongoerr.LabelTransientTransaction)
+	}
+	if len(shards) != 1 || (x.shard != "" && x.shard != shards[0]) {
+		return notYet("a transaction on more than one shard")
+	}
+	if x.shard == "" {
+		x.shard = shards[0]
+		p.startTxn, p.readConc = true, x.readConcern
+	}
+	return nil
+}
+
+// RecoveryToken appends the token that drivers send back with commit and abort, so
+// that another router can find the transaction.
+func (r *Router) RecoveryToken(op *Op) {
+	if !op.Txn.InTxn {
+		return
+	}
+	r.txns.mu.Lock()
+	x := r.txns.open[op.Session.ID]
+	shard := ""
+	if x != nil && x.number == op.Txn.Number {
+		shard = x.shard
+	}
+	r.txns.mu.Unlock()
+	if shard == "" {
+		return
+	}
+	var at int32
+	at, op.Reply.Elems = bsoncore.AppendDocumentElementStart(op.Reply.Elems, "recoveryToken")
+	op.Reply.String("recoveryShardId", shard)
+	op.Reply.Elems, _ = bsoncore.AppendDocumentEnd(op.Reply.Elems, at) //nolint:errcheck // at is a start
+}
+
+// EndTransaction runs commitTransaction or abortTransaction on the transaction's
+// shard. Every transaction has at most one, so another router's may be ended by its
+// recovery token without any decision to look for (PROTOCOL.md F11).
+func (r *Router) EndTransaction(ctx context.Context, op *Op) error {
+	abort := string(op.Cmd.First.Name) == "abortTransaction"
+	shard, known := r.txnShard(op)
+	if shard == "" && !known {
+		shard = recoveryShard(op)
+	}
+	switch {
+	case shard != "":
+		op.Write = true // it carries a transaction number: repeating is safe
+		op.Txn.InTxn = false
+		p := &patch{drop: wire.ArgAPI, skip: []string{"recoveryToken"}}
+		_, _, err := r.forward(ctx, op, shard, p)
+		op.Txn.InTxn = true
+		return err
+	case known && !abort:
+		op.Reply.OK()
+		return nil
+	default:
+		return mongoerr.Newf(mongoerr.NoSuchTransaction, "no transaction %d to end", op.Txn.Number)
+	}
+}
+
+func (r *Router) txnShard(op *Op) (shard string, known bool) {
+	r.txns.mu.Lock()
+	defer r.txns.mu.Unlock()
+	x := r.txns.open[op.Session.ID]
+	if x == nil || x.number != op.Txn.Number {
+		return "", false
+	}
+	x.lastUsed = time.Now()
+	return x.shard, true
+}
+
+func recoveryShard(op *Op) string {
+	e, ok := op.Lookup("recoveryToken")
+	if !ok {
+		return ""
+	}
+	d, _ := e.Doc()
+	s, ok := d.Lookup("recoveryShardId")
+	if !ok {
+		return ""
+	}
+	id, _ := s.Str()
+	return id
+}

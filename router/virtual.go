@@ -1,0 +1,136 @@
+package router
+
+import (
+	"context"
+	"slices"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/shardgate/shardgate/backend"
+	"github.com/shardgate/shardgate/wire"
+	"github.com/shardgate/shardgate/wire/mongoerr"
+)
+
+// literalLimit bounds the documents that one command may carry to a shard, in bytes.
+const literalLimit = wire.MaxDocumentLen - 1<<20
+
+// Virtual runs pipeline stages over documents that lie in no collection, on a real
+// mongod of whichever shard is there (MONGOD.md "Merging": $documents with $literal).
+// The reply's cursor is given as one on ns.
+func (r *Router) Virtual(ctx context.Context, op *Op, ns string, docs []bson.Raw, stages []wire.Doc) error {
+	total := 0
+	for _, d := range docs {
+		total += len(d)
+	}
+	if total > literalLimit {
+		return notYet("queries on a virtual collection of more than 15 MiB")
+	}
+	shards := r.anyShards()
+	if len(shards) == 0 {
+		return r.virtualAlone(op, ns, docs, stages)
+	}
+	msg := r.virtualMessage(op, docs, stages)
+	var s sent
+	var err error
+	for _, shard := range shards {
+		s, err = r.exchange(ctx, op, shard, &backend.Request{Msg: msg})
+		if err == nil {
+			break
+		}
+		op.Buffers.Put(s.buf)
+		if !isUnreachable(err) {
+			return err
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if !s.info.OK {
+		defer r.release(op, &s)
+		return shardError(op, s.body)
+	}
+	c := r.newCursor(op, ns)
+	p := &part{shard: s.shard, addr: s.addr, buf: s.buf}
+	if p.id, p.coll, p.rest, err = cursorReply(s.info.Cursor); err != nil {
+		return err
+	}
+	p.db = "admin"
+	c.parts = []*part{p}
+	c.virtual = true
+	n, single := virtualBatch(op)
+	return r.firstBatch(ctx, op, c, n, single)
+}
+
+// virtualBatch reads the batch size of find or aggregate.
+func virtualBatch(op *Op) (n int64, single bool) {
+	if e, ok := op.Lookup("singleBatch"); ok {
+		single, _ = e.Bool()
+	}
+	e, ok := op.Lookup("batchSize")
+	if c, has := op.Lookup("cursor"); has {
+		d, _ := c.Doc()
+		e, ok = d.Lookup("batchSize")
+	}
+	if n, isNum := e.Int64(); ok && isNum && n >= 0 {
+		return n, single
+	}
+	return defaultBatch, single
+}
+
+// virtualAlone answers without any shard: only the documents themselves.
+func (r *Router) virtualAlone(op *Op, ns string, docs []bson.Raw, stages []wire.Doc) error {
+	if len(stages) > 0 {
+		return mongoerr.New(mongoerr.ShardNotFound, "no shard is there to run the query: add one with addShard")
+	}
+	b := bsoncore.NewArrayBuilder()
+	for _, d := range docs {
+		b.AppendDocument(bsoncore.Document(d))
+	}
+	at, out := bsoncore.AppendDocumentElementStart(op.Reply.Elems, "cursor")
+	out = bsoncore.AppendArrayElement(out, "firstBatch", b.Build())
+	out = bsoncore.AppendInt64Element(out, "id", 0)
+	out = bsoncore.AppendStringElement(out, "ns", ns)
+	op.Reply.Elems, _ = bsoncore.AppendDocumentEnd(out, at) //nolint:errcheck // at is a start
+	op.Reply.OK()
+	return nil
+}
+
+// anyShards lists all shards, those with a primary first.
+func (r *Router) anyShards() []string {
+	ids := r.snap.Load().shardIDs()
+	slices.SortStableFunc(ids, func(a, b string) int {
+		return rank(r.Shard(a)) - rank(r.Shard(b))
+	})
+	return ids
+}
+
+func rank(s *backend.Shard) int {
+	if s != nil && s.HasPrimary() {
+		return 0
+	}
+	return 1
+}
+
+func (r *Router) virtualMessage(op *Op, docs []bson.Raw, stages []wire.Doc) []byte {
+	lit := bsoncore.NewArrayBuilder()
+	for _, d := range docs {
+		lit.AppendDocument(bsoncore.Document(d))
+	}
+	literal := bsoncore.BuildDocument(nil, bsoncore.AppendArrayElement(nil, "$literal", lit.Build()))
+	pipe := bsoncore.NewArrayBuilder()
+	pipe.AppendDocument(bsoncore.BuildDocument(nil, bsoncore.AppendDocumentElement(nil, "$documents", literal)))
+	for _, st := range stages {
+		pipe.AppendDocument(bsoncore.Document(st))
+	}
+	elems := bsoncore.AppendInt32Element(nil, "aggregate", 1)
+	elems = bsoncore.AppendArrayElement(elems, "pipeline", pipe.Build())
+	elems = bsoncore.AppendDocumentElement(elems, "cursor", emptyDoc)
+	for _, name := range []string{"collation", "let", "allowDiskUse"} {
+		if e, ok := op.Lookup(name); ok {
+			elems = append(elems, e.Raw...)
+		}
+	}
+	elems = r.appendEnvelope(elems, op, &patch{})
+	return backend.AppendCommand(nil, "admin", elems)
+}

@@ -1,0 +1,405 @@
+package router
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/shardgate/shardgate/catalog/shardkey"
+	"github.com/shardgate/shardgate/router/target"
+	"github.com/shardgate/shardgate/wire"
+	"github.com/shardgate/shardgate/wire/mongoerr"
+)
+
+// statement is one write of a client's batch.
+type statement struct {
+	doc    []byte // as the shard is to get it
+	shards []string
+	err    *mongoerr.Error // it cannot be targeted
+}
+
+// writeKind is one of the three batch commands.
+type writeKind struct {
+	field          string // of the statements
+	insert, update bool
+}
+
+func kindOf(name []byte) writeKind {
+	switch string(name) {
+	case "insert":
+		return writeKind{field: "documents", insert: true}
+	case "update":
+		return writeKind{field: "updates", update: true}
+	default:
+		return writeKind{field: "deletes"}
+	}
+}
+
+// Write runs insert, update or delete. Every statement goes to the owners of its
+// keys only; parts of one command run under one routing table.
+func (r *Router) Write(ctx context.Context, op *Op) error {
+	kind := kindOf(op.Cmd.First.Name)
+	docs, n, err := statements(op, kind.field)
+	if err != nil {
+		return err
+	}
+	for attempt := 0; ; attempt++ {
+		err := r.writeOnce(ctx, op, kind, docs, n)
+		if attempt > 0 || mongoerr.CodeOf(err) != mongoerr.CollectionUUIDMismatch {
+			return err
+		}
+		// The table is older than the collection: load and try once more
+		// (nothing was written).
+		if rerr := r.Refresh(ctx); rerr != nil {
+			return err
+		}
+		op.Reply.Reset()
+	}
+}
+
+func (r *Router) writeOnce(ctx context.Context, op *Op, kind writeKind, docs []byte, n int) error {
+	s, err := r.admit(ctx, op)
+	if err != nil {
+		return err
+	}
+	if s.entry == nil {
+		if !kind.insert && !anyUpsert(docs) {
+			return r.nothingWritten(op, kind)
+		}
+		if s, err = r.createAndAdmit(ctx, op, s.ns); err != nil {
+			return err
+		}
+	}
+	defer r.leave(s.entry)
+	if !s.entry.Sharded() && (!kind.insert || insertable(docs)) {
+		return r.passWrite(ctx, op, &s)
+	}
+	stmts, err := r.targetStatements(op, kind, &s, docs, n)
+	if err != nil {
+		return err
+	}
+	if shard, ok := oneShard(stmts); ok {
+		s.shards = shard
+		if !kind.insert || insertable(docs) {
+			return r.passWrite(ctx, op, &s)
+		}
+	}
+	return r.writeBatches(ctx, op, kind, &s, stmts)
+}
+
+// createAndAdmit makes the namespace that a write names for the first time.
+func (r *Router) createAndAdmit(ctx context.Context, op *Op, ns string) (scope, error) {
+	if op.Txn.InTxn {
+		return scope{}, notYet("creating a collection inside a transaction")
+	}
+	if err := r.CreateImplicitly(ctx, ns); err != nil {
+		return scope{}, err
+	}
+	return r.admitExisting(ctx, op)
+}
+
+func (r *Router) admitExisting(ctx context.Context, op *Op) (scope, error) {
+	s, err := r.admit(ctx, op)
+	if err == nil && s.entry == nil {
+		err = mongoerr.New(mongoerr.ConflictingOperationInProgress, "the collection was dropped meanwhile")
+	}
+	return s, err
+}
+
+// statements returns a batch's documents, one after another, and their number.
+func statements(op *Op, field string) (docs []byte, n int, err error) {
+	if op.Msg != nil {
+		docs, _ = op.Msg.Sequence(field)
+	}
+	if e, ok := op.Cmd.Body.Lookup(field); ok {
+		if docs != nil {
+			return nil, 0, mongoerr.Newf(40433, "In OP_MSG requests, field '%s' is in both the body and a sequence", field)
+		}
+		if docs, err = joinArray(op, field, e); err != nil {
+			return nil, 0, err
+		}
+	}
+	for rest := docs; len(rest) > 0; n++ {
+		rest = rest[binary.LittleEndian.Uint32(rest):]
+	}
+	if n == 0 || n > wire.MaxBatch {
+		return nil, 0, mongoerr.Newf(mongoerr.InvalidLength, "Write batch sizes must be between 1 and %d. Got %d operations.", wire.MaxBatch, n)
+	}
+	return docs, n, nil
+}
+
+func joinArray(op *Op, field string, e wire.Elem) ([]byte, error) {
+	if e.Type != bson.TypeArray {
+		return nil, mongoerr.Newf(mongoerr.TypeMismatch, "BSON field '%s.%s' is the wrong type '%s', expected type 'array'", op.Cmd.First.Name, field, TypeName(e.Type))
+	}
+	var docs []byte
+	it := wire.Doc(e.Value).Iter()
+	var d wire.Elem
+	for it.Next(&d) {
+		if d.Type != bson.TypeEmbeddedDocument {
+			return nil, mongoerr.Newf(mongoerr.TypeMismatch, "BSON field '%s.%s.%s' is the wrong type '%s', expected type 'object'", op.Cmd.First.Name, field, d.Name, TypeName(d.Type))
+		}
+		docs = append(docs, d.Value...)
+	}
+	return docs, it.Err()
+}
+
+// insertable reports whether all documents can be stored as they are: they have an
+// _id and no timestamp that a server would fill.
+func insertable(docs []byte) bool {
+	for len(docs) > 0 {
+		n := binary.LittleEndian.Uint32(docs)
+		if !storable(docs[:n]) {
+			return false
+		}
+		docs = docs[n:]
+	}
+	return true
+}
+
+func storable(doc wire.Doc) bool {
+	it := doc.Iter()
+	var e wire.Elem
+	hasID := false
+	for it.Next(&e) {
+		hasID = hasID || string(e.Name) == "_id"
+		if e.Type == bson.TypeTimestamp && binary.LittleEndian.Uint64(e.Value) == 0 && string(e.Name) != "_id" {
+			return false
+		}
+	}
+	return hasID
+}
+
+// stored returns a document as it is to be stored: an absent _id comes first, and
+// top-level empty timestamps take the current time, before targeting, because a
+// shard would do it after (DESIGN.md "A request's way").
+func (r *Router) stored(doc wire.Doc) []byte {
+	if storable(doc) {
+		return doc
+	}
+	at, out := wire.AppendDocStart(make([]byte, 0, len(doc)+32))
+	if _, ok := doc.Lookup("_id"); !ok {
+		out = bsoncore.AppendObjectIDElement(out, "_id", bson.NewObjectID())
+	}
+	it := doc.Iter()
+	var e wire.Elem
+	for it.Next(&e) {
+		from := len(out)
+		out = append(out, e.Raw...)
+		if e.Type == bson.TypeTimestamp && binary.LittleEndian.Uint64(e.Value) == 0 && string(e.Name) != "_id" {
+			binary.LittleEndian.PutUint64(out[from+len(e.Raw)-8:], r.freshTime())
+		}
+	}
+	return wire.AppendDocEnd(out, at)
+}
+
+// freshTime is a timestamp for a document: now, unique within this router.
+func (r *Router) freshTime() uint64 {
+	now := uint64(time.Now().Unix()) << 32
+	for {
+		last := r.lastTime.Load()
+		next := max(now, last) + 1
+		if r.lastTime.CompareAndSwap(last, next) {
+			return next
+		}
+	}
+}
+
+func (r *Router) targetStatements(op *Op, kind writeKind, s *scope, docs []byte, n int) ([]statement, error) {
+	stmts := make([]statement, 0, n)
+	for len(docs) > 0 {
+		l := binary.LittleEndian.Uint32(docs)
+		doc := wire.Doc(docs[:l:l])
+		docs = docs[l:]
+		st := statement{doc: doc}
+		var err error
+		switch {
+		case kind.insert:
+			st.doc = r.stored(doc)
+			st.shards, err = s.entry.ownerOf(st.doc)
+		case kind.update:
+			st.shards, err = s.entry.targetUpdate(op, doc)
+		default:
+			st.shards, err = s.entry.targetDelete(op, doc)
+		}
+		if mongoerr.CodeOf(err) == mongoerr.NotImplemented {
+			return nil, err // a refusal is for the whole command: it is not half done
+		}
+		if err != nil {
+			st.err = mongoerr.As(err)
+		}
+		stmts = append(stmts, st)
+	}
+	return stmts, nil
+}
+
+// ownerOf returns the shard of a document to be inserted.
+func (e *Entry) ownerOf(doc []byte) ([]string, error) {
+	if !e.Sharded() {
+		return e.Table.Shards(), nil
+	}
+	var buf [128]byte
+	key, err := e.Table.Pattern().AppendKey(buf[:0], doc)
+	if errors.Is(err, shardkey.ErrArray) {
+		return nil, mongoerr.New(mongoerr.ShardKeyNotFound, shardkey.ErrArray.Error())
+	}
+	if err != nil {
+		return nil, mongoerr.Wrap(mongoerr.InvalidBSON, err, "invalid document")
+	}
+	return e.owner(key), nil
+}
+
+func (e *Entry) owner(key []byte) []string {
+	i := e.Table.ShardOf(e.Table.Find(key))
+	return e.Table.Shards()[i : i+1]
+}
+
+// writeFilter reads q, multi and collation of an update or delete statement.
+func writeFilter(e *Entry, doc wire.Doc) (q bson.Raw, collated bool, err error) {
+	f, ok := doc.Lookup("q")
+	if !ok {
+		return nil, false, mongoerr.New(40414, "BSON field 'q' is missing but a required field")
+	}
+	d, ok := f.Doc()
+	if !ok {
+		return nil, false, mongoerr.New(mongoerr.TypeMismatch, "BSON field 'q' must be an object")
+	}
+	collated = len(e.Coll.Collation) > 0
+	if c, ok := doc.Lookup("collation"); ok && !c.IsNull() {
+		collated = collationIsNotSimple(c)
+	}
+	return bson.Raw(d), collated, nil
+}
+
+func flag(doc wire.Doc, name string) bool {
+	e, ok := doc.Lookup(name)
+	v, _ := e.Bool()
+	return ok && v
+}
+
+func (e *Entry) targetUpdate(_ *Op, doc wire.Doc) ([]string, error) {
+	if !e.Sharded() {
+		return e.Table.Shards(), nil
+	}
+	q, collated, err := writeFilter(e, doc)
+	if err != nil {
+		return nil, err
+	}
+	mods, ok := doc.Lookup("u")
+	if !ok {
+		return nil, mongoerr.New(40414, "BSON field 'update.updates.u' is missing but a required field")
+	}
+	u := target.Update{Filter: q, Collated: collated, Mods: mods.RawValue(), Upsert: flag(doc, "upsert")}
+	if target.MayChangeKey(e.Table.Pattern(), u) {
+		return nil, notYet("an update that may change a shard key value")
+	}
+	return e.targetWrite(q, collated, flag(doc, "multi"), u.Upsert)
+}
+
+func (e *Entry) targetDelete(_ *Op, doc wire.Doc) ([]string, error) {
+	if !e.Sharded() {
+		return e.Table.Shards(), nil
+	}
+	q, collated, err := writeFilter(e, doc)
+	if err != nil {
+		return nil, err
+	}
+	limit, ok := doc.Lookup("limit")
+	n, _ := limit.Int64()
+	if !ok || n < 0 || n > 1 {
+		return nil, mongoerr.Newf(mongoerr.FailedToParse, "The limit field in delete objects must be 0 or 1. Got %d", n)
+	}
+	return e.targetWrite(q, collated, n == 0, false)
+}
+
+// targetWrite finds the shards of an update or delete. One that changes a single
+// document without pinning its key to one shard, and an upsert that does not pin it,
+// are refused until they can be done exactly once.
+func (e *Entry) targetWrite(q bson.Raw, collated, multi, upsert bool) ([]string, error) {
+	t, err := target.Query(e.Table.Pattern(), e.Table, q, collated)
+	if err != nil {
+		return nil, mongoerr.Wrap(mongoerr.BadValue, err, "could not target the write")
+	}
+	switch {
+	case upsert && t.Key == nil && multi:
+		return nil, mongoerr.New(mongoerr.ShardKeyNotFound, "Failed to target upsert by query :: could not extract exact shard key")
+	case upsert && t.Key == nil:
+		return nil, notYet("an upsert whose filter does not hold the whole shard key")
+	case t.Key != nil && (upsert || !multi):
+		return e.owner(t.Key), nil
+	case !multi && t.Shards.Len() > 1:
+		return nil, notYet("a write of one document whose filter does not hold the shard key")
+	}
+	return shardList(e, &t), nil
+}
+
+func oneShard(stmts []statement) ([]string, bool) {
+	for i := range stmts {
+		if stmts[i].err != nil || len(stmts[i].shards) != 1 || stmts[i].shards[0] != stmts[0].shards[0] {
+			return nil, false
+		}
+	}
+	return stmts[0].shards, true
+}
+
+func anyUpsert(docs []byte) bool {
+	for len(docs) > 0 {
+		n := binary.LittleEndian.Uint32(docs)
+		if flag(docs[:n], "upsert") {
+			return true
+		}
+		docs = docs[n:]
+	}
+	return false
+}
+
+// nothingWritten answers an update or delete on a collection that does not exist.
+func (r *Router) nothingWritten(op *Op, kind writeKind) error {
+	op.Reply.Int32("n", 0)
+	if kind.update {
+		op.Reply.Int32("nModified", 0)
+	}
+	op.Reply.OK()
+	return nil
+}
+
+// passWrite forwards the whole command to one shard.
+func (r *Router) passWrite(ctx context.Context, op *Op, s *scope) error {
+	if len(s.shards) == 0 {
+		s.shards = s.entry.Table.Shards()
+	}
+	id := UUID(s.entry.Coll.UUID)
+	p := &patch{seqs: true, uuid: &id}
+	if err := r.join(op, s.shards, p); err != nil {
+		return err
+	}
+	info, _, err := r.forward(ctx, op, s.shards[0], p)
+	if err != nil {
+		return err
+	}
+	return mismatch(info.WriteErrors)
+}
+
+// mismatch returns 361 if the shard's collection is another than the table's: then
+// nothing was written, whatever the number of statements.
+func mismatch(writeErrors wire.Elem) error {
+	if writeErrors.Type != bson.TypeArray {
+		return nil
+	}
+	first, ok := wire.Doc(writeErrors.Value).First()
+	if !ok {
+		return nil
+	}
+	d, _ := first.Doc()
+	code, ok := d.Lookup("code")
+	if n, _ := code.Int64(); !ok || mongoerr.Code(n) != mongoerr.CollectionUUIDMismatch {
+		return nil
+	}
+	msg, _ := d.Lookup("errmsg")
+	text, _ := msg.Str()
+	return mongoerr.New(mongoerr.CollectionUUIDMismatch, text)
+}
