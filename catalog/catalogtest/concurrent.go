@@ -46,7 +46,7 @@ func testRaceLock(f *fixture) {
 	f.register("b:1", "r1")
 	for i := range 20 {
 		f.oneWins(race(4, func(n int) error {
-			_, err := f.Acquire(f.ctx, fmt.Sprint("db.", i), fmt.Sprint("r", n%2), "race")
+			_, err := f.Acquire(f.t.Context(), fmt.Sprint("db.", i), fmt.Sprint("r", n%2), "race")
 			return err
 		}), catalog.ErrLocked)
 	}
@@ -60,7 +60,7 @@ func testRaceDatabaseLock(f *fixture) {
 	for i := range 20 {
 		names := []string{fmt.Sprintf("db%d.c", i), fmt.Sprintf("db%d", i)}
 		f.oneWins(race(2, func(n int) error {
-			_, err := f.Acquire(f.ctx, names[n], fmt.Sprint("r", n), "race")
+			_, err := f.Acquire(f.t.Context(), names[n], fmt.Sprint("r", n), "race")
 			return err
 		}), catalog.ErrLocked)
 	}
@@ -71,7 +71,7 @@ func testRaceExpect(f *fixture) {
 	for i := range 10 {
 		ns := fmt.Sprint("db.c", i)
 		f.oneWins(race(4, func(int) error {
-			_, err := f.Apply(f.ctx, catalog.Change{
+			_, err := f.Apply(f.t.Context(), catalog.Change{
 				Expect: []catalog.Expect{{NS: ns}}, Put: []catalog.CollectionChunks{unsharded(ns, "s0")},
 			})
 			return err
@@ -85,7 +85,7 @@ func testRaceVersions(f *fixture) {
 	const n = 24
 	got := make([]catalog.Version, n)
 	errs := race(n, func(i int) (err error) {
-		got[i], err = f.Apply(f.ctx, catalog.Change{})
+		got[i], err = f.Apply(f.t.Context(), catalog.Change{})
 		return err
 	})
 	f.NoError(errors.Join(errs...))
@@ -97,10 +97,10 @@ func testRaceVersions(f *fixture) {
 
 func testRaceRegister(f *fixture) {
 	f.NoError(errors.Join(race(8, func(i int) error {
-		_, _, err := f.Register(f.ctx, catalog.Router{Name: fmt.Sprint("r", i%4), Incarnation: fmt.Sprint("i", i)})
+		_, _, err := f.Register(f.t.Context(), catalog.Router{Name: fmt.Sprint("r", i%4), Incarnation: fmt.Sprint("i", i)})
 		return err
 	})...))
-	rs, err := f.Routers(f.ctx)
+	rs, err := f.Routers(f.t.Context())
 	f.NoError(err)
 	f.Len(rs, 4)
 	for i, r := range rs {
@@ -116,17 +116,17 @@ func testRaceLoad(f *fixture) {
 	errs := race(2, func(i int) error {
 		if i == 0 {
 			for range n {
-				if _, err := f.Apply(f.ctx, catalog.Change{
+				if _, err := f.Apply(f.t.Context(), catalog.Change{
 					Put: []catalog.CollectionChunks{sharded("db.a"), sharded("db.b")},
 				}); err != nil {
 					return err
 				}
 			}
-			_, err := f.Apply(f.ctx, catalog.Change{Drop: []string{"db.a", "db.b"}})
+			_, err := f.Apply(f.t.Context(), catalog.Change{Drop: []string{"db.a", "db.b"}})
 			return err
 		}
 		for seen := catalog.Version(0); ; {
-			d, err := f.Load(f.ctx, seen)
+			d, err := f.Load(f.t.Context(), seen)
 			if err != nil {
 				return err
 			}
@@ -165,9 +165,9 @@ func (f *fixture) hint(w <-chan struct{}) {
 }
 
 func testWatchHints(f *fixture) {
-	w, err := f.Watch(f.ctx)
+	w, err := f.Watch(f.t.Context())
 	f.NoError(err)
-	other, err := f.Watch(f.ctx)
+	other, err := f.Watch(f.t.Context())
 	f.NoError(err)
 	f.hint(w) // established
 	f.hint(other)
@@ -180,12 +180,12 @@ func testWatchHints(f *fixture) {
 	both()
 	f.register("a:1", "a1")
 	both()
-	f.NoError(f.Heartbeat(f.ctx, "a1", 1, nil))
+	f.NoError(f.Heartbeat(f.t.Context(), "a1", 1, nil))
 	both()
-	f.NoError(f.Heartbeat(f.ctx, "a1", 2, nil))
+	f.NoError(f.Heartbeat(f.t.Context(), "a1", 2, nil))
 	both()
-	f.NoError(f.Heartbeat(f.ctx, "a1", 2, nil)) // nothing new
-	f.NoError(f.Deregister(f.ctx, "a1"))
+	f.NoError(f.Heartbeat(f.t.Context(), "a1", 2, nil)) // nothing new
+	f.NoError(f.Deregister(f.t.Context(), "a1"))
 	both()
 	for range 5 { // unread ones coalesce
 		f.apply(catalog.Change{})
@@ -212,10 +212,10 @@ func (f *fixture) ended(w <-chan struct{}) {
 }
 
 func testWatchEnds(f *fixture) {
-	ctx, cancel := context.WithCancel(f.ctx)
+	ctx, cancel := context.WithCancel(f.t.Context())
 	w, err := f.Watch(ctx)
 	f.NoError(err)
-	stays, err := f.Watch(f.ctx)
+	stays, err := f.Watch(f.t.Context())
 	f.NoError(err)
 	f.hint(stays)
 	cancel()
@@ -229,7 +229,7 @@ func testWatchEnds(f *fixture) {
 }
 
 func testContextEnded(f *fixture) {
-	ctx, cancel := context.WithCancel(f.ctx)
+	ctx, cancel := context.WithCancel(f.t.Context())
 	cancel()
 	calls := f.calls(ctx)
 	for name, err := range calls {
@@ -240,7 +240,7 @@ func testContextEnded(f *fixture) {
 
 func testClosed(f *fixture) {
 	f.Close()
-	for name, err := range f.calls(f.ctx) {
+	for name, err := range f.calls(f.t.Context()) {
 		f.ErrorIs(err, catalog.ErrUnavailable, name)
 	}
 	f.Close()

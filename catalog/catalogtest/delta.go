@@ -147,7 +147,7 @@ func testLog(f *fixture) {
 	}
 	get := func(action bool, limit int) []catalog.LogEntry {
 		f.t.Helper()
-		got, err := f.Log(f.ctx, action, limit)
+		got, err := f.Log(f.t.Context(), action, limit)
 		f.NoError(err)
 		return got
 	}

@@ -1,7 +1,6 @@
 package catalogtest
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -20,29 +19,26 @@ type fixture struct {
 	*require.Assertions
 	catalog.Store
 
-	t   *testing.T
-	ctx context.Context //nolint:containedctx // lives as long as one test
+	t *testing.T
 }
 
 func newFixture(t *testing.T, newStore func(t *testing.T) catalog.Store) *fixture {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 3*patience)
-	t.Cleanup(cancel)
 	s := newStore(t)
 	t.Cleanup(s.Close)
-	return &fixture{Assertions: require.New(t), Store: s, t: t, ctx: ctx}
+	return &fixture{Assertions: require.New(t), Store: s, t: t}
 }
 
 func (f *fixture) apply(c catalog.Change) catalog.Version {
 	f.t.Helper()
-	v, err := f.Apply(f.ctx, c)
+	v, err := f.Apply(f.t.Context(), c)
 	f.NoError(err)
 	return v
 }
 
 func (f *fixture) load(after catalog.Version) *catalog.Delta {
 	f.t.Helper()
-	d, err := f.Load(f.ctx, after)
+	d, err := f.Load(f.t.Context(), after)
 	f.NoError(err)
 	return d
 }
@@ -57,14 +53,14 @@ func (f *fixture) version() catalog.Version {
 func (f *fixture) refused(want error, c catalog.Change) {
 	f.t.Helper()
 	before := f.load(0)
-	_, err := f.Apply(f.ctx, c)
+	_, err := f.Apply(f.t.Context(), c)
 	f.ErrorIs(err, want)
 	f.Equal(before, f.load(0))
 }
 
 func (f *fixture) register(name, incarnation string) *catalog.Router {
 	f.t.Helper()
-	self, _, err := f.Register(f.ctx, catalog.Router{Name: name, Incarnation: incarnation})
+	self, _, err := f.Register(f.t.Context(), catalog.Router{Name: name, Incarnation: incarnation})
 	f.NoError(err)
 	return self
 }

@@ -4,21 +4,21 @@ import "github.com/shardgate/shardgate/catalog"
 
 func (f *fixture) acquire(name, incarnation string) catalog.Lock {
 	f.t.Helper()
-	l, err := f.Acquire(f.ctx, name, incarnation, "test of "+name)
+	l, err := f.Acquire(f.t.Context(), name, incarnation, "test of "+name)
 	f.NoError(err)
 	return l
 }
 
 func (f *fixture) locked(name, incarnation string) {
 	f.t.Helper()
-	l, err := f.Acquire(f.ctx, name, incarnation, "in vain")
+	l, err := f.Acquire(f.t.Context(), name, incarnation, "in vain")
 	f.ErrorIs(err, catalog.ErrLocked)
 	f.Zero(l)
 }
 
 func (f *fixture) release(l catalog.Lock) {
 	f.t.Helper()
-	f.NoError(f.Release(f.ctx, l))
+	f.NoError(f.Release(f.t.Context(), l))
 }
 
 func testLockConflicts(f *fixture) {
@@ -33,7 +33,7 @@ func testLockConflicts(f *fixture) {
 	f.locked("db.c", "a1") // its own, too
 	f.locked("db", "b1")
 	f.locked("db", "a1")
-	_, err := f.Acquire(f.ctx, "db.c", "b1", "")
+	_, err := f.Acquire(f.t.Context(), "db.c", "b1", "")
 	f.ErrorContains(err, "a:1")
 	f.ErrorContains(err, "test of db.c")
 	f.release(coll)
@@ -64,7 +64,7 @@ func testLockTokens(f *fixture) {
 }
 
 func testLockNeedsRouter(f *fixture) {
-	_, err := f.Acquire(f.ctx, "db.c", "nobody", "why")
+	_, err := f.Acquire(f.t.Context(), "db.c", "nobody", "why")
 	f.ErrorIs(err, catalog.ErrEvicted)
 }
 
@@ -92,7 +92,7 @@ func testLockGoesWithRouter(f *fixture) {
 	f.register("a:1", "a2")
 	f.refused(catalog.ErrLockLost, catalog.Change{Locks: []catalog.Lock{lost}})
 	lost = f.acquire("db", "b1")
-	f.NoError(f.Deregister(f.ctx, "b1"))
+	f.NoError(f.Deregister(f.t.Context(), "b1"))
 	f.refused(catalog.ErrLockLost, catalog.Change{Locks: []catalog.Lock{lost}})
 	f.acquire("db.c", "a2")
 	f.release(lost)

@@ -16,7 +16,7 @@ import (
 
 const (
 	keepDeletions = 10_000
-	keepLog       = 20_000
+	keepLog       = 40_000
 	maxRouters    = 32767
 )
 
@@ -174,7 +174,7 @@ func (s *Store) Apply(ctx context.Context, c catalog.Change) (catalog.Version, e
 
 // forget drops old entries of the log.
 func (s *Store) forget() {
-	if extra := len(s.log) - 2*keepLog; extra > 0 {
+	if extra := len(s.log) - keepLog; extra > 0 {
 		s.log = slices.Delete(s.log, 0, extra)
 	}
 }

@@ -2,7 +2,6 @@ package pg
 
 import (
 	"errors"
-	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -70,7 +69,6 @@ func (o Options) pool() (*pgxpool.Config, error) {
 	c.MaxConns = o.MaxConns
 	c.MinConns = 0
 	prepare(c.ConnConfig)
-	c.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = strconv.FormatInt(idleLimit.Milliseconds(), 10)
 	return c, nil
 }
 

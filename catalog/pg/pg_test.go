@@ -43,7 +43,7 @@ func TestPostgres(t *testing.T) {
 	t.Run("Frozen", func(t *testing.T) { testFrozen(t, srv) })
 }
 
-func open(t *testing.T, opts pg.Options) *pg.Store {
+func open(t testing.TB, opts pg.Options) *pg.Store {
 	t.Helper()
 	s, err := pg.New(t.Context(), opts)
 	require.NoError(t, err)
@@ -219,7 +219,7 @@ func testBlocked(t *testing.T, srv *server) {
 func testForgets(t *testing.T, srv *server) {
 	name, dsn := srv.database(t)
 	s := open(t, pg.Options{DSN: dsn})
-	s.SetKeep(3, 2)
+	s.SetKeep(3, 4)
 	drop := func(id string) catalog.Version {
 		_, err := s.Apply(t.Context(), catalog.Change{Shards: []catalog.Shard{{ID: id, Host: "h"}}})
 		require.NoError(t, err)

@@ -97,10 +97,7 @@ func (s *Store) queueLog(b *pgx.Batch, entries []catalog.LogEntry) {
 	if len(entries) == 0 {
 		return
 	}
-	for _, action := range []bool{false, true} {
-		b.Queue(`DELETE FROM shardgate.log WHERE is_action = $1 AND seq <= (SELECT seq FROM shardgate.log
-			WHERE is_action = $1 ORDER BY seq DESC OFFSET $2 LIMIT 1)`, action, s.keepLog)
-	}
+	b.Queue(`DELETE FROM shardgate.log WHERE seq <= (SELECT max(seq) FROM shardgate.log) - $1::bigint`, s.keepLog)
 }
 
 // millis is what is left of a time in BSON.

@@ -36,7 +36,7 @@ type server struct {
 
 // startServer makes a new PostgreSQL and starts it. PostgreSQL refuses root, so
 // as root it runs as somebody else.
-func startServer(t *testing.T) *server {
+func startServer(t testing.TB) *server {
 	t.Helper()
 	s := &server{bin: findPostgres(t)}
 	var err error
@@ -62,7 +62,7 @@ func startServer(t *testing.T) *server {
 	return s
 }
 
-func findPostgres(t *testing.T) string {
+func findPostgres(t testing.TB) string {
 	t.Helper()
 	found, err := filepath.Glob("/usr/lib/postgresql/*/bin/postgres")
 	require.NoError(t, err)
@@ -76,7 +76,7 @@ func findPostgres(t *testing.T) string {
 	return filepath.Dir(path)
 }
 
-func unprivileged(t *testing.T) *syscall.Credential {
+func unprivileged(t testing.TB) *syscall.Credential {
 	t.Helper()
 	u, err := user.Lookup("postgres")
 	if err != nil {
@@ -99,7 +99,7 @@ func (s *server) command(name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-func (s *server) start(t *testing.T) {
+func (s *server) start(t testing.TB) {
 	t.Helper()
 	s.run(t)
 	eventually(t, func() bool {
@@ -116,7 +116,7 @@ func (s *server) start(t *testing.T) {
 	})
 }
 
-func (s *server) run(t *testing.T) {
+func (s *server) run(t testing.TB) {
 	t.Helper()
 	s.cmd = s.command("postgres", "-D", s.data(), "-k", s.dir, "-h", "127.0.0.1",
 		"-p", strconv.Itoa(s.port), "-c", "fsync=off", "-c", "max_connections=50")
@@ -134,7 +134,7 @@ func (s *server) run(t *testing.T) {
 }
 
 // kill ends the server as a crash would, with all its processes.
-func (s *server) kill(t *testing.T) {
+func (s *server) kill(t testing.TB) {
 	t.Helper()
 	pid := s.cmd.Process.Pid
 	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
@@ -153,7 +153,7 @@ func (s *server) dsn(user, password, db string) string {
 }
 
 // database makes an empty database that the role "app", an ordinary user, owns.
-func (s *server) database(t *testing.T) (name, dsn string) {
+func (s *server) database(t testing.TB) (name, dsn string) {
 	t.Helper()
 	name = fmt.Sprintf("db%d", s.dbs.Add(1))
 	s.exec(t, "postgres", "CREATE DATABASE "+name+" OWNER app")
@@ -161,7 +161,7 @@ func (s *server) database(t *testing.T) (name, dsn string) {
 }
 
 // exec runs a statement as the superuser and returns its first value, if any.
-func (s *server) exec(t *testing.T, db, sql string, args ...any) string {
+func (s *server) exec(t testing.TB, db, sql string, args ...any) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
@@ -182,7 +182,7 @@ func (s *server) exec(t *testing.T, db, sql string, args ...any) string {
 }
 
 // eventually waits for a condition that nothing announces.
-func eventually(t *testing.T, ok func() bool) {
+func eventually(t testing.TB, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()

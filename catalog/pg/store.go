@@ -17,8 +17,8 @@ const (
 	// keepDeletions is for how many versions a deletion stays on record. It must
 	// be the same for all routers.
 	keepDeletions = 10_000
-	// keepLog is how many entries of each log are kept, roughly.
-	keepLog = 20_000
+	// keepLog is how many log entries are kept, roughly.
+	keepLog = 40_000
 )
 
 // Store keeps the catalog in PostgreSQL.
@@ -135,7 +135,8 @@ func (s *Store) begin(ctx context.Context, begin string) (pgx.Tx, error) {
 			left = max(time.Until(deadline), time.Millisecond)
 		}
 		tx, err := s.pool.BeginTx(ctx, pgx.TxOptions{BeginQuery: fmt.Sprintf(
-			"%s; set local statement_timeout = %d", begin, max(left.Milliseconds(), 1))})
+			"%s; set local statement_timeout = %d; set local idle_in_transaction_session_timeout = %d",
+			begin, max(left.Milliseconds(), 1), idleLimit.Milliseconds())})
 		if err == nil || tries == 0 || ctx.Err() != nil || cannotConnect(err) || !unavailable(err) {
 			return tx, err
 		}
