@@ -88,7 +88,7 @@ func compareNumbers(t1 bson.Type, v1 []byte, t2 bson.Type, v2 []byte) int {
 		return cmp.Compare(floatOf(v1), floatOf(v2)) // NaN equals NaN and is least
 	}
 	var b1, b2 [32]byte
-	return bytes.Compare(appendPayload(b1[:0], t1, v1, 0), appendPayload(b2[:0], t2, v2, 0))
+	return bytes.Compare(appendScalar(b1[:0], t1, v1), appendScalar(b2[:0], t2, v2))
 }
 
 // integer returns the number of an int32 or int64 value.

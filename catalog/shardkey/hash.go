@@ -15,20 +15,26 @@ import (
 // Decimal 2.9 does not; and the double 2^63 hashes as the least integer.
 func Hash(t bson.Type, value []byte) int64 {
 	var buf [128]byte
-	if len(value) > len(buf)-8 {
+	if nested(t) || len(value) > len(buf)-8 {
 		return hashLong(t, value)
 	}
-	return digest(appendHashed(buf[:4], t, value, 0))
+	// The four zero bytes are the seed.
+	return digest(appendHashedScalar(appendHashClass(buf[:4], t), t, value))
 }
 
-// hashLong is Hash for values that do not fit a small buffer.
+// hashLong is Hash for values that need a larger buffer; one from the heap only
+// for documents, arrays, and strings of a kilobyte.
 func hashLong(t bson.Type, value []byte) int64 {
+	if nested(t) {
+		buf := appendHashClass(make([]byte, 4, 2*len(value)+64), t)
+		return digest(appendHashedNested(buf, t, value, 0))
+	}
 	var buf [1024]byte
 	b := buf[:4]
 	if len(value) > len(buf)-8 {
-		b = make([]byte, 4, len(value)+64)
+		b = make([]byte, 4, len(value)+8)
 	}
-	return digest(appendHashed(b, t, value, 0))
+	return digest(appendHashedScalar(appendHashClass(b, t), t, value))
 }
 
 func digest(b []byte) int64 {
@@ -36,41 +42,42 @@ func digest(b []byte) int64 {
 	return int64(binary.LittleEndian.Uint64(sum[:]))
 }
 
-// appendHashed appends what the digest is taken of, after the seed.
-func appendHashed(dst []byte, t bson.Type, value []byte, depth int) []byte {
-	dst = binary.LittleEndian.AppendUint32(dst, uint32(hashClass(t)))
-	return appendHashedValue(dst, t, value, depth)
+func appendHashClass(dst []byte, t bson.Type) []byte {
+	return binary.LittleEndian.AppendUint32(dst, uint32(hashClass(t)))
 }
 
-func appendHashedValue(dst []byte, t bson.Type, value []byte, depth int) []byte {
+// appendHashedScalar appends what is digested of a value, after its class.
+func appendHashedScalar(dst []byte, t bson.Type, value []byte) []byte {
+	i := int64(0)
 	switch t {
-	case bson.TypeInt32:
-		return binary.LittleEndian.AppendUint64(dst, uint64(int32(le32(value))))
-	case bson.TypeInt64:
-		return binary.LittleEndian.AppendUint64(dst, le64(value))
+	case bson.TypeInt32, bson.TypeInt64:
+		i, _ = integer(t, value)
 	case bson.TypeDouble:
-		return binary.LittleEndian.AppendUint64(dst, uint64(doubleForHash(floatOf(value))))
+		i = doubleForHash(floatOf(value))
 	case bson.TypeDecimal128:
-		return binary.LittleEndian.AppendUint64(dst, uint64(readDecimal(value).int64()))
-	case bson.TypeEmbeddedDocument, bson.TypeArray:
-		return appendHashedElements(dst, value, depth)
-	case bson.TypeCodeWithScope:
-		code, scope := codeWithScope(value)
-		dst = append(append(dst, code...), 0)
-		return appendHashedElements(dst, scope, depth)
+		i = readDecimal(value).int64()
 	default:
 		return append(dst, value...)
 	}
+	return binary.LittleEndian.AppendUint64(dst, uint64(i))
 }
 
-// appendHashedElements appends the elements of a document with their names, and
-// the class number of its end, 0.
-func appendHashedElements(dst, doc []byte, depth int) []byte {
+// appendHashedNested appends code, if any, then the elements with their names,
+// then the class of the end, 0.
+func appendHashedNested(dst []byte, t bson.Type, value []byte, depth int) []byte {
+	if t == bson.TypeCodeWithScope {
+		code, scope := codeWithScope(value)
+		dst, value = append(append(dst, code...), 0), scope
+	}
 	if depth < MaxDepth {
-		for r := NewReader(doc); r.Next(); {
-			dst = binary.LittleEndian.AppendUint32(dst, uint32(hashClass(r.Type)))
+		for r := NewReader(value); r.Next(); {
+			dst = appendHashClass(dst, r.Type)
 			dst = append(append(dst, r.Name...), 0)
-			dst = appendHashedValue(dst, r.Type, r.Value, depth+1)
+			if nested(r.Type) {
+				dst = appendHashedNested(dst, r.Type, r.Value, depth+1)
+			} else {
+				dst = appendHashedScalar(dst, r.Type, r.Value)
+			}
 		}
 	}
 	return append(dst, 0, 0, 0, 0)

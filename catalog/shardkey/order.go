@@ -80,12 +80,23 @@ func Class(t bson.Type) byte {
 }
 
 // AppendOrdered appends the ordered bytes of a value (see the package comment).
-// A value that is not valid BSON gives some bytes, never a panic.
+// It allocates for documents and arrays, and if dst has no room. A value that is
+// not valid BSON gives some bytes, never a panic.
 func AppendOrdered(dst []byte, t bson.Type, value []byte) []byte {
-	return appendPayload(append(dst, Class(t)), t, value, 0)
+	dst = append(dst, Class(t))
+	if nested(t) {
+		// Recursion would let dst escape, even when a scalar is encoded.
+		return append(dst, appendNested(make([]byte, 0, len(value)+8), t, value, 0)...)
+	}
+	return appendScalar(dst, t, value)
 }
 
-func appendPayload(dst []byte, t bson.Type, value []byte, depth int) []byte {
+// nested says whether values of type t contain others.
+func nested(t bson.Type) bool {
+	return t == bson.TypeEmbeddedDocument || t == bson.TypeArray || t == bson.TypeCodeWithScope
+}
+
+func appendScalar(dst []byte, t bson.Type, value []byte) []byte {
 	switch t {
 	case bson.TypeInt32:
 		return appendExact(dst, float64(int32(le32(value))))
@@ -97,24 +108,31 @@ func appendPayload(dst []byte, t bson.Type, value []byte, depth int) []byte {
 		return appendDecimal(dst, value)
 	case bson.TypeString, bson.TypeSymbol, bson.TypeJavaScript:
 		return appendText(dst, text(value))
-	case bson.TypeObjectID, bson.TypeBoolean:
+	case bson.TypeObjectID, bson.TypeBoolean, bson.TypeRegex:
 		return append(dst, value...)
 	case bson.TypeDateTime:
 		return binary.BigEndian.AppendUint64(dst, le64(value)^signBit)
 	case bson.TypeTimestamp:
 		return binary.BigEndian.AppendUint64(dst, le64(value))
-	case bson.TypeEmbeddedDocument, bson.TypeArray:
-		return appendElements(dst, value, t == bson.TypeEmbeddedDocument, depth)
 	case bson.TypeBinary, bson.TypeDBPointer:
 		dst = binary.BigEndian.AppendUint32(dst, le32(value))
 		return append(dst, value[min(4, len(value)):]...)
-	case bson.TypeRegex:
-		return append(dst, value...)
-	case bson.TypeCodeWithScope:
+	}
+	return dst
+}
+
+// appendNested appends what follows the class of a document, array, or code with
+// scope.
+func appendNested(dst []byte, t bson.Type, value []byte, depth int) []byte {
+	switch t {
+	case bson.TypeEmbeddedDocument:
+		return appendElements(dst, value, true, depth)
+	case bson.TypeArray:
+		return appendElements(dst, value, false, depth)
+	default:
 		code, scope := codeWithScope(value)
 		return appendElements(appendText(dst, code), scope, true, depth)
 	}
-	return dst
 }
 
 // appendText appends a string: NUL as 00 FF, the end as 00 00.
@@ -128,21 +146,6 @@ func appendText(dst, s []byte) []byte {
 		s = s[i+1:]
 	}
 	return append(append(dst, s...), 0, 0)
-}
-
-// appendElements appends the elements of a document or array. They compare by
-// class, then name (in documents), then value; a shorter one is less.
-func appendElements(dst, doc []byte, names bool, depth int) []byte {
-	if depth < MaxDepth {
-		for r := NewReader(doc); r.Next(); {
-			dst = append(dst, Class(r.Type))
-			if names {
-				dst = append(append(dst, r.Name...), 0)
-			}
-			dst = appendPayload(dst, r.Type, r.Value, depth+1)
-		}
-	}
-	return append(dst, classEnd)
 }
 
 // The byte behind a number's double: whether the double is the whole number. Of
@@ -214,4 +217,23 @@ func appendFinite(dst []byte, d decimal) []byte {
 		}
 	}
 	return dst
+}
+
+// appendElements appends the elements of a document or array. They compare by
+// class, then name (in documents), then value; a shorter one is less.
+func appendElements(dst, doc []byte, names bool, depth int) []byte {
+	if depth < MaxDepth {
+		for r := NewReader(doc); r.Next(); {
+			dst = append(dst, Class(r.Type))
+			if names {
+				dst = append(append(dst, r.Name...), 0)
+			}
+			if nested(r.Type) {
+				dst = appendNested(dst, r.Type, r.Value, depth+1)
+			} else {
+				dst = appendScalar(dst, r.Type, r.Value)
+			}
+		}
+	}
+	return append(dst, classEnd)
 }
