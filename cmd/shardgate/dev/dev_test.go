@@ -139,7 +139,7 @@ func TestKillLeavesNothingRunning(t *testing.T) {
 	busy, err := pgx.Connect(t.Context(), m.Catalog.DSN)
 	require.NoError(t, err)
 
-	defer busy.Close(t.Context()) //nolint:errcheck // the server is killed
+	defer busy.Close(t.Context())
 
 	done := make(chan error, 1)
 	go func() {

@@ -44,7 +44,7 @@ func query(ctx context.Context, c *cluster.Cluster, sql string) (string, error) 
 	if err != nil {
 		return "", err
 	}
-	defer conn.Close(ctx) //nolint:errcheck // nothing was written
+	defer conn.Close(ctx)
 
 	var text string
 
@@ -161,7 +161,7 @@ func TestFirstRoutersPortTaken(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 
-	defer l.Close() //nolint:errcheck // only holds the port
+	defer l.Close()
 
 	port := l.Addr().(*net.TCPAddr).Port
 

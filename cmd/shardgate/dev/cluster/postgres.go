@@ -79,7 +79,7 @@ func dataMajor(dir string) (int, error) {
 // postgresRunsAs returns whose credentials PostgreSQL gets: its programs refuse to run as root.
 func postgresRunsAs(dir string) (*proc.User, error) {
 	if os.Geteuid() != 0 {
-		return nil, nil //nolint:nilnil // nil is this process's own user
+		return nil, nil // this process's own user
 	}
 
 	for _, name := range []string{"postgres", "nobody"} {
@@ -116,7 +116,7 @@ func (c *Cluster) initPostgres(ctx context.Context, programs parts.Postgres, run
 	if err := os.WriteFile(password, []byte(c.state.Password), 0o600); err != nil {
 		return err
 	}
-	defer os.Remove(password) //nolint:errcheck // state.json holds the same
+	defer os.Remove(password)
 
 	if runAs != nil {
 		for _, path := range []string{partial, password} {
@@ -239,7 +239,7 @@ func (c *Cluster) probePostgres(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer conn.Close(ctx) //nolint:errcheck // only a probe
+	defer conn.Close(ctx)
 
 	var exists bool
 

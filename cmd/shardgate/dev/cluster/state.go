@@ -100,7 +100,7 @@ func writeFile(path string, text []byte) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name()) //nolint:errcheck // it is gone when all went well
+	defer os.Remove(f.Name())
 
 	_, err = f.Write(text)
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {

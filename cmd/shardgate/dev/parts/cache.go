@@ -61,7 +61,7 @@ func fillAndRename(ctx context.Context, dir, name string, fill build) error {
 	if err != nil {
 		return fmt.Errorf("cache folder: %w", err)
 	}
-	defer os.RemoveAll(partial) //nolint:errcheck // a leftover is removed by the next run
+	defer os.RemoveAll(partial)
 
 	if err := os.Chmod(partial, 0o755); err != nil {
 		return err
@@ -110,7 +110,7 @@ func checkSum(name, want string) error {
 	if err != nil {
 		return err
 	}
-	defer f.Close() //nolint:errcheck // nothing was written
+	defer f.Close()
 
 	h := sha256.New()
 	if _, err := io.Copy(h, f); err != nil {

@@ -139,7 +139,7 @@ func fetch(ctx context.Context, dir string, env []string, name string, args ...s
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(logDir) //nolint:errcheck // only a log
+	defer os.RemoveAll(logDir)
 
 	log := filepath.Join(logDir, "log")
 	g := proc.NewGroup()

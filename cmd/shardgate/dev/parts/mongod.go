@@ -103,13 +103,13 @@ func unzipMember(archive, member, path string) error {
 	if err != nil {
 		return err
 	}
-	defer r.Close() //nolint:errcheck // nothing was written
+	defer r.Close()
 
 	in, err := r.Open(member)
 	if err != nil {
 		return err
 	}
-	defer in.Close() //nolint:errcheck // nothing was written
+	defer in.Close()
 
 	return writeProgram(path, in)
 }

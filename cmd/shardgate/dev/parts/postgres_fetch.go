@@ -115,7 +115,7 @@ func unpack(archive, dir string) error {
 	if err != nil {
 		return err
 	}
-	defer f.Close() //nolint:errcheck // nothing was written
+	defer f.Close()
 
 	plain, err := xz.NewReader(f, 0)
 	if err != nil {
@@ -126,7 +126,7 @@ func unpack(archive, dir string) error {
 	if err != nil {
 		return err
 	}
-	defer root.Close() //nolint:errcheck // only a handle
+	defer root.Close()
 
 	for r := tar.NewReader(plain); ; {
 		h, err := r.Next()

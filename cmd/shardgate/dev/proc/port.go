@@ -64,7 +64,7 @@ func (p *Ports) reserve(port int) {
 
 // PortFree reports whether a server could listen on a port of the loopback address.
 func PortFree(port int) bool {
-	l, err := net.Listen("tcp", Loopback(port))
+	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port})
 	if err != nil {
 		return false
 	}

@@ -102,7 +102,7 @@ func Tail(path string, limit int64) string {
 	if err != nil {
 		return ""
 	}
-	defer f.Close() //nolint:errcheck // nothing was written
+	defer f.Close()
 
 	size, err := f.Seek(0, io.SeekEnd)
 	if err != nil {
