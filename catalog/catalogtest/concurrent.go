@@ -57,7 +57,7 @@ func testRaceLock(f *fixture) {
 func testRaceDatabaseLock(f *fixture) {
 	f.register("a:1", "r0")
 	f.register("b:1", "r1")
-	for i := range 20 {
+	for i := range 80 {
 		names := []string{fmt.Sprintf("db%d.c", i), fmt.Sprintf("db%d", i)}
 		f.oneWins(race(2, func(n int) error {
 			_, err := f.Acquire(f.t.Context(), names[n], fmt.Sprint("r", n), "race")
