@@ -1,6 +1,7 @@
 package clustertest
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -21,6 +22,7 @@ const EnvBinary = "SHARDGATE_BINARY"
 
 const (
 	startLimit = 3 * time.Minute
+	stopLimit  = 20 * time.Second
 	logTail    = 4000
 )
 
@@ -66,6 +68,7 @@ func Start(t testing.TB, o cluster.Options) *cluster.Cluster {
 		}
 
 		log.end()
+		checkRouters(t, c)
 
 		if err := c.Close(); err != nil {
 			t.Error(err)
@@ -73,6 +76,32 @@ func Start(t testing.TB, o cluster.Options) *cluster.Cluster {
 	})
 
 	return c
+}
+
+// checkRouters stops the routers and fails the test when the race detector or a panic spoke in one of them.
+func checkRouters(t testing.TB, c *cluster.Cluster) {
+	t.Helper()
+
+	// The test's own context has ended.
+	ctx, cancel := context.WithTimeout(context.Background(), stopLimit)
+	defer cancel()
+
+	for _, n := range c.Routers() {
+		if err := n.Stop(ctx); err != nil {
+			t.Error(err)
+		}
+
+		text, err := os.ReadFile(n.Log())
+		if err != nil {
+			t.Error(err)
+		}
+
+		for _, mark := range []string{"WARNING: DATA RACE", "panic: ", "fatal error: "} {
+			if at := bytes.Index(text, []byte(mark)); at >= 0 {
+				t.Errorf("%s said %q:\n%s", n.Name(), mark, text[at:min(len(text), at+logTail)])
+			}
+		}
+	}
 }
 
 // log writes a cluster's progress to a test until the test ends: programs that end late have nobody to tell.
