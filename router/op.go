@@ -44,8 +44,9 @@ type Op struct {
 	Txn      Txn
 	Deadline time.Time // zero: none
 	Pref     backend.ReadPref
-	PrefRaw  wire.Elem // the client's $readPreference, absent for primary
-	Write    bool      // the command writes: collectionUUID is sent, API arguments are not
+	PrefRaw  wire.Elem    // the client's $readPreference, absent for primary
+	Drop     wire.Generic // arguments not for shards, beside those always replaced
+	Write    bool         // the command writes: collectionUUID is sent, API arguments are not
 
 	// For the log line.
 	Shards  int  // shards asked
@@ -129,7 +130,7 @@ func (r *Router) appendMessage(dst []byte, op *Op, p *patch) []byte {
 	start := len(dst)
 	dst = wire.AppendMsgStart(dst, 0, 0, 0)
 	at, dst := wire.AppendDocStart(dst)
-	drop := p.drop | alwaysReplaced
+	drop := p.drop | op.Drop | alwaysReplaced
 	if op.Write {
 		drop |= wire.ArgAPI
 	}
@@ -240,9 +241,9 @@ func (op *Op) context(ctx context.Context) (context.Context, context.CancelFunc)
 	return context.WithDeadline(ctx, op.Deadline)
 }
 
-// implicitSession is the router's own session of a client connection: by it an
+// ImplicitSession is the router's own session of a client connection: by it an
 // operation can be found on a shard again (PROTOCOL.md F3).
-func implicitSession(router UUID, conn int64) UUID {
+func ImplicitSession(router UUID, conn int64) UUID {
 	id := router
 	var b [8]byte
 	binary.BigEndian.PutUint64(b[:], uint64(conn))

@@ -19,16 +19,63 @@ const literalLimit = wire.MaxDocumentLen - 1<<20
 // mongod of whichever shard is there (MONGOD.md "Merging": $documents with $literal).
 // The reply's cursor is given as one on ns.
 func (r *Router) Virtual(ctx context.Context, op *Op, ns string, docs []bson.Raw, stages []wire.Doc) error {
+	if len(stages) == 0 && len(r.anyShards()) == 0 || len(docs) == 0 && len(stages) == 0 {
+		return r.virtualAlone(op, ns, docs)
+	}
+	s, err := r.runVirtual(ctx, op, docs, stages)
+	if err != nil {
+		return err
+	}
+	p := &part{shard: s.shard, addr: s.addr, buf: s.buf, db: "admin"}
+	if p.id, p.coll, p.rest, err = cursorReply(s.info.Cursor); err != nil {
+		return err
+	}
+	c := r.newCursor(op, ns)
+	c.parts = []*part{p}
+	c.virtual = true
+	n, single := virtualBatch(op)
+	return r.firstBatch(ctx, op, c, n, single)
+}
+
+// VirtualDocs is Virtual for results that the caller reads itself; they must fit one
+// batch.
+func (r *Router) VirtualDocs(ctx context.Context, op *Op, docs []bson.Raw, stages []wire.Doc) ([]bson.Raw, error) {
+	s, err := r.runVirtual(ctx, op, docs, stages)
+	if err != nil {
+		return nil, err
+	}
+	defer r.release(op, &s)
+	id, _, batch, err := cursorReply(s.info.Cursor)
+	if err != nil {
+		return nil, err
+	}
+	if id != 0 {
+		return nil, notYet("a result of more than one batch here")
+	}
+	var out []bson.Raw
+	for len(batch) > 0 {
+		e, n := wire.FirstElem(batch)
+		if n == 0 {
+			return nil, wire.ErrMalformed
+		}
+		out = append(out, append(bson.Raw(nil), e.Value...))
+		batch = batch[n:]
+	}
+	return out, nil
+}
+
+// runVirtual sends the documents and stages to the first shard that answers.
+func (r *Router) runVirtual(ctx context.Context, op *Op, docs []bson.Raw, stages []wire.Doc) (sent, error) {
 	total := 0
 	for _, d := range docs {
 		total += len(d)
 	}
 	if total > literalLimit {
-		return notYet("queries on a virtual collection of more than 15 MiB")
+		return sent{}, notYet("queries on a virtual collection of more than 15 MiB")
 	}
 	shards := r.anyShards()
 	if len(shards) == 0 {
-		return r.virtualAlone(op, ns, docs, stages)
+		return sent{}, mongoerr.New(mongoerr.ShardNotFound, "no shard is there to run the query: add one with addShard")
 	}
 	msg := r.virtualMessage(op, docs, stages)
 	var s sent
@@ -40,26 +87,17 @@ func (r *Router) Virtual(ctx context.Context, op *Op, ns string, docs []bson.Raw
 		}
 		op.Buffers.Put(s.buf)
 		if !isUnreachable(err) {
-			return err
+			return sent{}, err
 		}
 	}
 	if err != nil {
-		return err
+		return sent{}, err
 	}
 	if !s.info.OK {
 		defer r.release(op, &s)
-		return shardError(op, s.body)
+		return sent{}, shardError(op, s.body)
 	}
-	c := r.newCursor(op, ns)
-	p := &part{shard: s.shard, addr: s.addr, buf: s.buf}
-	if p.id, p.coll, p.rest, err = cursorReply(s.info.Cursor); err != nil {
-		return err
-	}
-	p.db = "admin"
-	c.parts = []*part{p}
-	c.virtual = true
-	n, single := virtualBatch(op)
-	return r.firstBatch(ctx, op, c, n, single)
+	return s, nil
 }
 
 // virtualBatch reads the batch size of find or aggregate.
@@ -78,11 +116,8 @@ func virtualBatch(op *Op) (n int64, single bool) {
 	return defaultBatch, single
 }
 
-// virtualAlone answers without any shard: only the documents themselves.
-func (r *Router) virtualAlone(op *Op, ns string, docs []bson.Raw, stages []wire.Doc) error {
-	if len(stages) > 0 {
-		return mongoerr.New(mongoerr.ShardNotFound, "no shard is there to run the query: add one with addShard")
-	}
+// virtualAlone answers without any shard: the documents themselves.
+func (r *Router) virtualAlone(op *Op, ns string, docs []bson.Raw) error {
 	b := bsoncore.NewArrayBuilder()
 	for _, d := range docs {
 		b.AppendDocument(bsoncore.Document(d))

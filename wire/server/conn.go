@@ -43,6 +43,9 @@ func (c *Conn) Local() string { return c.nc.LocalAddr().String() }
 // Buffers returns the pool that replies and shard messages borrow from.
 func (c *Conn) Buffers() *wire.Buffers { return &c.server.buffers }
 
+// Connections returns how many clients are connected to this router.
+func (c *Conn) Connections() int { return c.server.Connections() }
+
 // Stopping is closed when the server begins to stop.
 func (c *Conn) Stopping() <-chan struct{} { return c.server.stopping }
 

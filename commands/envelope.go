@@ -1,0 +1,282 @@
+package commands
+
+import (
+	"crypto/sha256"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/tag"
+
+	"github.com/shardgate/shardgate/backend"
+	"github.com/shardgate/shardgate/router"
+	"github.com/shardgate/shardgate/wire"
+	"github.com/shardgate/shardgate/wire/mongoerr"
+)
+
+// envelope reads the generic arguments into the operation (MONGOS.md §0, §4.1).
+func (req *request) envelope(cl *client) error {
+	req.Write = req.row.Write
+	if req.Cmd.Has(wire.ArgMaxTimeMS) && !req.row.KeepsMaxTime {
+		if err := req.maxTime(); err != nil {
+			return err
+		}
+	}
+	if e, ok := req.Cmd.Arg(wire.ArgClusterTime); ok {
+		if t, ok := wire.ReadClusterTime(e); ok {
+			req.h.router.Clock.Learn(t)
+		}
+	}
+	if err := req.session(cl); err != nil {
+		return err
+	}
+	if err := req.transaction(); err != nil {
+		return err
+	}
+	if err := req.concerns(); err != nil {
+		return err
+	}
+	if req.Cmd.Has(wire.ArgAPI) {
+		if err := req.api(); err != nil {
+			return err
+		}
+	}
+	if e, ok := req.Cmd.Arg(wire.ArgReadPreference); ok {
+		return req.readPreference(e)
+	}
+	return nil
+}
+
+func (req *request) maxTime() error {
+	e, _ := req.Cmd.Arg(wire.ArgMaxTimeMS)
+	if e.IsNull() {
+		return nil
+	}
+	n, ok := e.Int64()
+	switch {
+	case !ok:
+		return mongoerr.New(mongoerr.TypeMismatch, "maxTimeMS must be a number")
+	case n < 0 || n > 1<<31-1:
+		return mongoerr.Newf(mongoerr.BadValue, "%d value for maxTimeMS is out of range [0, 2147483647]", n)
+	case n > 0:
+		req.Deadline = time.Now().Add(time.Duration(n) * time.Millisecond)
+	}
+	return nil
+}
+
+// anonymousUID is the uid of clients that have not logged in: what a mongod without
+// auth uses, the digest of nothing.
+func anonymousUID() [32]byte { return sha256.Sum256(nil) }
+
+func (req *request) session(cl *client) error {
+	req.Session.UID = req.h.anonymous
+	e, ok := req.Cmd.Arg(wire.ArgLSID)
+	if !ok {
+		req.Session.ID, req.Session.Implicit = cl.session, true
+		return nil
+	}
+	d, isDoc := e.Doc()
+	if !isDoc {
+		return mongoerr.Newf(mongoerr.TypeMismatch, "BSON field 'OperationSessionInfo.lsid' is the wrong type '%s', expected type 'object'", router.TypeName(e.Type))
+	}
+	id, ok := d.Lookup("id")
+	if !ok {
+		return mongoerr.New(40414, "BSON field 'OperationSessionInfo.lsid.id' is missing but a required field")
+	}
+	if id.Type != bson.TypeBinary || len(id.Value) != 21 || id.Value[4] != 4 {
+		return mongoerr.New(mongoerr.InvalidUUID, "lsid.id must be a UUID of 16 bytes")
+	}
+	if _, internal := d.Lookup("txnUUID"); internal {
+		return mongoerr.New(mongoerr.InvalidOptions, "Internal sessions are only allowed for internal clients")
+	}
+	copy(req.Session.ID[:], id.Value[5:])
+	return nil
+}
+
+func (req *request) transaction() error {
+	t := &req.Txn
+	number, has := req.Cmd.Arg(wire.ArgTxnNumber)
+	auto, hasAuto := req.Cmd.Arg(wire.ArgAutocommit)
+	start, hasStart := req.Cmd.Arg(wire.ArgStartTransaction)
+	switch {
+	case !has && (hasAuto || hasStart):
+		return mongoerr.New(mongoerr.InvalidOptions, "'autocommit' and 'startTransaction' require 'txnNumber' to also be specified")
+	case !has:
+		return nil
+	case req.Session.Implicit:
+		return mongoerr.New(mongoerr.InvalidOptions, "Transaction number requires a session ID to also be specified")
+	}
+	var ok bool
+	if t.Number, ok = number.Int64(); !ok || number.Type != bson.TypeInt64 {
+		return mongoerr.New(mongoerr.TypeMismatch, "txnNumber must be of type long")
+	}
+	if t.Number < 0 {
+		return mongoerr.New(mongoerr.InvalidOptions, "Transaction number cannot be negative")
+	}
+	t.Present = true
+	return req.autocommit(auto, hasAuto, start, hasStart)
+}
+
+func (req *request) autocommit(auto wire.Elem, hasAuto bool, start wire.Elem, hasStart bool) error {
+	t := &req.Txn
+	if !hasAuto {
+		switch {
+		case hasStart:
+			return mongoerr.New(mongoerr.InvalidOptions, "'startTransaction' requires 'autocommit' to also be specified")
+		case !req.row.Retryable:
+			return mongoerr.Newf(mongoerr.NotARetryableWriteCommand, "txnNumber may only be provided for multi-document transactions and retryable write commands. autocommit:false was not provided, and %s is not a retryable write command.", req.row.Name)
+		}
+		return nil
+	}
+	if v, ok := auto.Bool(); !ok || v {
+		return mongoerr.New(mongoerr.InvalidOptions, "Specifying autocommit=true is not allowed.")
+	}
+	if hasStart {
+		if v, _ := start.Bool(); !v {
+			return mongoerr.New(mongoerr.InvalidOptions, "Specifying startTransaction=false is not allowed.")
+		}
+		t.Start = true
+	}
+	t.InTxn = true
+	t.Committal = req.row.Committal
+	if !req.row.Txn {
+		return mongoerr.Newf(mongoerr.OperationNotSupportedInTransaction, "Cannot run '%s' in a multi-document transaction.", req.row.Name)
+	}
+	return nil
+}
+
+// concerns checks readConcern and writeConcern against the command and the
+// transaction. w:0 goes to shards as the default: their answer is wanted
+// (MONGOS.md §2.8).
+func (req *request) concerns() error {
+	if e, ok := req.Cmd.Arg(wire.ArgWriteConcern); ok && !e.IsNull() {
+		d, isDoc := e.Doc()
+		switch {
+		case !isDoc:
+			return mongoerr.New(mongoerr.TypeMismatch, "writeConcern must be an object")
+		case !req.row.Write && !req.row.WriteConcern:
+			return mongoerr.New(mongoerr.InvalidOptions, "Command does not support writeConcern")
+		case req.Txn.InTxn && !req.Txn.Committal:
+			return mongoerr.New(mongoerr.InvalidOptions, "writeConcern is not allowed within a multi-statement transaction")
+		}
+		if w, ok := d.Lookup("w"); ok {
+			if n, num := w.Int64(); num && n == 0 {
+				req.Drop |= wire.ArgWriteConcern
+			}
+		}
+	}
+	e, ok := req.Cmd.Arg(wire.ArgReadConcern)
+	if !ok || !req.Txn.InTxn {
+		return nil
+	}
+	if !req.Txn.Start {
+		return mongoerr.New(mongoerr.InvalidOptions, "Only the first command in a transaction may specify a readConcern")
+	}
+	d, _ := e.Doc()
+	level, _ := d.Lookup("level")
+	switch l, _ := level.Str(); l {
+	case "", "local", "majority", "snapshot":
+		return nil
+	default:
+		return mongoerr.New(mongoerr.InvalidOptions, "The readConcern level must be either 'local' (default), 'majority' or 'snapshot' in order to run in a transaction")
+	}
+}
+
+func (req *request) api() error {
+	v, ok := req.Cmd.Arg(wire.ArgAPIVersion)
+	if !ok {
+		return mongoerr.New(4886600, "Provided apiStrict and/or apiDeprecationErrors without passing apiVersion")
+	}
+	if s, _ := v.Str(); s != "1" {
+		return mongoerr.Newf(mongoerr.APIVersionError, "API version must be \"1\"")
+	}
+	strict, ok := req.Cmd.Arg(wire.ArgAPIStrict)
+	if on, _ := strict.Bool(); ok && on && !req.row.APIv1 {
+		return mongoerr.Newf(mongoerr.APIStrictError, "Provided apiStrict:true, but the command %s is not in API Version 1", req.row.Name)
+	}
+	return nil
+}
+
+func (req *request) readPreference(e wire.Elem) error {
+	if req.row.Write {
+		return nil // writes go to primaries
+	}
+	d, ok := e.Doc()
+	if !ok {
+		return mongoerr.New(mongoerr.TypeMismatch, "$readPreference must be an object")
+	}
+	it := d.Iter()
+	var f wire.Elem
+	for it.Next(&f) {
+		switch string(f.Name) {
+		case "mode":
+			mode, ok := parseMode(f)
+			if !ok {
+				s, _ := f.Str()
+				return mongoerr.Newf(mongoerr.FailedToParse, "Could not parse $readPreference mode '%s'", s)
+			}
+			req.Pref.Mode = mode
+		case "tags":
+			var err error
+			if req.Pref.Tags, err = parseTags(f); err != nil {
+				return err
+			}
+		case "maxStalenessSeconds":
+			n, ok := f.Int64()
+			if !ok || n > 0 && n < 90 {
+				return mongoerr.New(160, "maxStalenessSeconds must be at least 90")
+			}
+			req.Pref.MaxStale = time.Duration(max(n, 0)) * time.Second
+		}
+	}
+	if req.Pref.Mode != backend.Primary {
+		if req.Txn.InTxn {
+			return mongoerr.New(mongoerr.InvalidOptions, "Read preference in a transaction must be primary")
+		}
+		req.PrefRaw = e
+	}
+	return it.Err()
+}
+
+// parseTags reads an array of tag sets, each a document of strings.
+func parseTags(f wire.Elem) ([]tag.Set, error) {
+	bad := mongoerr.New(mongoerr.TypeMismatch, "$readPreference tags must be an array of documents of strings")
+	if f.Type != bson.TypeArray {
+		return nil, bad
+	}
+	var sets []tag.Set
+	it := wire.Doc(f.Value).Iter()
+	var e, v wire.Elem
+	for it.Next(&e) {
+		d, ok := e.Doc()
+		if !ok {
+			return nil, bad
+		}
+		set := tag.Set{}
+		for in := d.Iter(); in.Next(&v); {
+			s, ok := v.Str()
+			if !ok {
+				return nil, bad
+			}
+			set = append(set, tag.Tag{Name: string(v.Name), Value: s})
+		}
+		sets = append(sets, set)
+	}
+	return sets, it.Err()
+}
+
+func parseMode(f wire.Elem) (backend.Mode, bool) {
+	s, _ := f.Str()
+	switch s {
+	case "primary":
+		return backend.Primary, true
+	case "primaryPreferred":
+		return backend.PrimaryPreferred, true
+	case "secondary":
+		return backend.Secondary, true
+	case "secondaryPreferred":
+		return backend.SecondaryPreferred, true
+	case "nearest":
+		return backend.Nearest, true
+	}
+	return backend.Primary, false
+}
