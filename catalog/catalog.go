@@ -253,26 +253,8 @@ type ShardUser struct {
 	User  string
 }
 
-// Store keeps the catalog. Implementations: catalog/pg and, for tests,
-// catalog/mem; catalog/catalogtest holds the suite that both pass. All methods
-// are safe for concurrent use and honour ctx; they return ErrUnavailable
-// (wrapped) where the catalog cannot be reached, and ctx's own error where ctx
-// ended first; in both cases a change may or may not have been made. Times are
-// kept in milliseconds, as BSON has them. What is handed in or out is not shared.
-type Store interface {
-	// Load returns what changed after the given version (0: everything). A
-	// catalog that went back answers with a Version below the given one.
-	Load(ctx context.Context, after Version) (*Delta, error)
-	// Apply makes a change in one transaction and returns the new version.
-	// ErrLockLost, ErrConflict, ErrInvalid: nothing was changed.
-	Apply(ctx context.Context, c Change) (Version, error)
-	// Watch returns a channel that gets a value soon after the version rises, a
-	// router acknowledges, joins or leaves, and once the watch is established (or
-	// is again). It is a hint: it may coalesce, and values may be lost while the
-	// catalog is away, so callers poll as well. The channel is closed when ctx
-	// ends or the Store is closed.
-	Watch(ctx context.Context) (<-chan struct{}, error)
-
+// Registry knows the routers that live.
+type Registry interface {
 	// Register adds a router, ending an earlier incarnation of the same Name, and
 	// returns the row with its Number, and the replaced incarnation's row (nil
 	// if there was none), whose shard users the caller must drop. The locks of
@@ -287,13 +269,40 @@ type Store interface {
 	Deregister(ctx context.Context, incarnation string) error
 	// Routers lists all registered routers, by Number.
 	Routers(ctx context.Context) ([]Router, error)
+}
 
+// Locker gives out locks.
+type Locker interface {
 	// Acquire takes the lock called name, or ErrLocked at once, wrapped with a
 	// text that says who holds it and why: whoever that is, the same incarnation
 	// included. ErrEvicted when the incarnation is not registered.
 	Acquire(ctx context.Context, name, incarnation, why string) (Lock, error)
 	// Release gives a lock back; releasing a lost lock is not an error.
 	Release(ctx context.Context, l Lock) error
+}
+
+// Store keeps the catalog. Implementations: catalog/pg and, for tests,
+// catalog/mem; catalog/catalogtest holds the suite that both pass. All methods
+// are safe for concurrent use and honour ctx; they return ErrUnavailable
+// (wrapped) where the catalog cannot be reached, and ctx's own error where ctx
+// ended first; in both cases a change may or may not have been made. Times are
+// kept in milliseconds, as BSON has them. What is handed in or out is not shared.
+type Store interface {
+	Registry
+	Locker
+
+	// Load returns what changed after the given version (0: everything). A
+	// catalog that went back answers with a Version below the given one.
+	Load(ctx context.Context, after Version) (*Delta, error)
+	// Apply makes a change in one transaction and returns the new version.
+	// ErrLockLost, ErrConflict, ErrInvalid: nothing was changed.
+	Apply(ctx context.Context, c Change) (Version, error)
+	// Watch returns a channel that gets a value soon after the version rises, a
+	// router acknowledges, joins or leaves, and once the watch is established (or
+	// is again). It is a hint: it may coalesce, and values may be lost while the
+	// catalog is away, so callers poll as well. The channel is closed when ctx
+	// ends or the Store is closed.
+	Watch(ctx context.Context) (<-chan struct{}, error)
 
 	// Log returns the newest entries of the changelog or the actionlog, newest
 	// last, at most limit. The Store forgets old entries.

@@ -7,8 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"go.mongodb.org/mongo-driver/v2/bson"
-
 	"github.com/shardgate/shardgate/catalog"
 )
 
@@ -247,7 +245,7 @@ func cloneCollectionChunks(v catalog.CollectionChunks) catalog.CollectionChunks 
 }
 
 func cloneChunk(v catalog.Chunk) catalog.Chunk {
-	v.Min, v.Max = bson.Raw(cloneSlice(v.Min)), bson.Raw(cloneSlice(v.Max))
+	v.Min, v.Max = cloneSlice(v.Min), cloneSlice(v.Max)
 	v.MinKey, v.MaxKey = bytes.Clone(v.MinKey), bytes.Clone(v.MaxKey)
 	if v.MinKey == nil {
 		v.MinKey = []byte{} // the least key may be empty, and is a key
