@@ -44,6 +44,10 @@ func FuzzAppendOrdered(f *testing.F) {
 		c := Compare(a, v1, b, v2)
 		Hash(a, v1)
 		FormatValue(bson.RawValue{Type: a, Value: v1})
+		if valid(a, v1) && FieldLen(ka) != len(ka) {
+			t.Fatalf("length %d of %x", FieldLen(ka), ka)
+		}
+		FieldLen(v1)
 		if valid(a, v1) && valid(b, v2) && c != bytes.Compare(ka, kb) {
 			t.Fatalf("Compare %d, bytes %x %x", c, ka, kb)
 		}
