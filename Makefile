@@ -49,8 +49,8 @@ fetch: $(BIN)
 
 lint: $(BIN) lint-text ## golangci-lint, gofumpt and the house rules that only text shows
 	$(call say,"lint")
-	@$(call tool,golangci-lint) run ./...
-	@loose="$$($(call tool,gofumpt) -l .)"; \
+	@linter="$(call tool,golangci-lint)"; "$$linter" run ./...
+	@formatter="$(call tool,gofumpt)"; loose="$$("$$formatter" -l .)"; \
 	if [ -n "$$loose" ]; then echo "not formatted (make fmt):"; echo "$$loose"; exit 1; fi
 
 # Types and calls that no linter can name.
@@ -61,8 +61,8 @@ lint-text:
 		echo 'an error is known by its code, not by its text'; exit 1; fi
 
 fmt: $(BIN) ## format the code
-	@$(call tool,golangci-lint) fmt ./...
-	@$(call tool,gofumpt) -w .
+	@linter="$(call tool,golangci-lint)"; "$$linter" fmt ./...
+	@formatter="$(call tool,gofumpt)"; "$$formatter" -w .
 
 gen: ## make the generated files again
 	@$(GO) generate ./...

@@ -36,8 +36,15 @@ func TestMain(m *testing.M) {
 	os.Exit(0)
 }
 
+// process is a running `shardgate dev`.
+type process struct {
+	*exec.Cmd
+	dir   string
+	lines *bufio.Scanner
+}
+
 // startDev starts `shardgate dev` without routers on dir and waits until it is ready.
-func startDev(t *testing.T, dir string) *exec.Cmd {
+func startDev(t *testing.T, dir string) *process {
 	t.Helper()
 
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "--shards", "2", "--routers", "0", "--data", dir)
@@ -48,17 +55,51 @@ func startDev(t *testing.T, dir string) *exec.Cmd {
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
 
-	for lines := bufio.NewScanner(out); lines.Scan(); {
-		t.Log(lines.Text())
+	p := &process{Cmd: cmd, dir: dir, lines: bufio.NewScanner(out)}
+	p.await(t, "ready")
 
-		if lines.Text() == "ready" {
-			return cmd
+	return p
+}
+
+// await reads what dev prints up to a line.
+func (p *process) await(t *testing.T, line string) {
+	t.Helper()
+
+	for p.lines.Scan() {
+		t.Log(p.lines.Text())
+
+		if p.lines.Text() == line {
+			return
 		}
 	}
 
-	t.Fatalf("dev ended: %v", cmd.Wait())
+	t.Fatalf("dev ended: %v", p.Wait())
+}
 
-	return nil
+// manifest reads cluster.json.
+func (p *process) manifest(t *testing.T) cluster.Manifest {
+	t.Helper()
+
+	text, err := os.ReadFile(filepath.Join(p.dir, "cluster.json"))
+	require.NoError(t, err)
+
+	var m cluster.Manifest
+
+	require.NoError(t, json.Unmarshal(text, &m))
+
+	return m
+}
+
+// needParts ends the test where there is no mongod or no PostgreSQL.
+func needParts(t *testing.T) {
+	t.Helper()
+
+	finder := clustertest.Finder(t)
+	_, err := finder.Mongod(t.Context())
+	clustertest.Need(t, err)
+
+	_, err = finder.Postgres(t.Context(), 0)
+	clustertest.Need(t, err)
 }
 
 // running lists the processes whose command line names dir, and the sleeping and busy sessions of PostgreSQL, which name it
@@ -94,15 +135,15 @@ func requireNothingLeft(t *testing.T, dir string) {
 
 	var left []string
 
-	ok := assertEventually(10*time.Second, func() bool {
+	ok := eventually(10*time.Second, func() bool {
 		left = running(t, dir)
 		return len(left) == 0
 	})
 	require.True(t, ok, "left running: %v", left)
 }
 
-// assertEventually reports whether the condition comes true in time.
-func assertEventually(limit time.Duration, condition func() bool) bool {
+// eventually reports whether the condition comes true in time.
+func eventually(limit time.Duration, condition func() bool) bool {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 
@@ -116,24 +157,13 @@ func assertEventually(limit time.Duration, condition func() bool) bool {
 }
 
 func TestKillLeavesNothingRunning(t *testing.T) {
-	finder := clustertest.Finder(t)
-	_, err := finder.Mongod(t.Context())
-	clustertest.Need(t, err)
-
-	_, err = finder.Postgres(t.Context(), 0)
-	clustertest.Need(t, err)
+	needParts(t)
 
 	dir := filepath.Join(t.TempDir(), "data")
-	cmd := startDev(t, dir)
+	p := startDev(t, dir)
+	m := p.manifest(t)
 
 	require.GreaterOrEqual(t, len(running(t, dir)), 3)
-
-	text, err := os.ReadFile(filepath.Join(dir, "cluster.json"))
-	require.NoError(t, err)
-
-	var m cluster.Manifest
-
-	require.NoError(t, json.Unmarshal(text, &m))
 
 	// A session that computes does not look whether PostgreSQL is still there.
 	busy, err := pgx.Connect(t.Context(), m.Catalog.DSN)
@@ -149,37 +179,43 @@ func TestKillLeavesNothingRunning(t *testing.T) {
 
 	// A mongod that is paused hears nothing.
 	require.NoError(t, syscall.Kill(m.Shards[0].Members[0].PID, syscall.SIGSTOP))
-
-	require.NoError(t, cmd.Process.Kill())
-	require.Error(t, cmd.Wait())
+	require.NoError(t, p.Process.Kill())
+	require.Error(t, p.Wait())
 	requireNothingLeft(t, dir)
 	require.Error(t, <-done)
 
 	// The folder is as good as before; this time the catalog is paused when the end comes.
-	cmd = startDev(t, dir)
-
-	text, err = os.ReadFile(filepath.Join(dir, "cluster.json"))
-	require.NoError(t, err)
-	require.NoError(t, json.Unmarshal(text, &m))
-	require.NoError(t, syscall.Kill(m.Catalog.PID, syscall.SIGSTOP))
-	require.NoError(t, cmd.Process.Kill())
-	require.Error(t, cmd.Wait())
+	p = startDev(t, dir)
+	require.NoError(t, syscall.Kill(p.manifest(t).Catalog.PID, syscall.SIGSTOP))
+	require.NoError(t, p.Process.Kill())
+	require.Error(t, p.Wait())
 	requireNothingLeft(t, dir)
 }
 
-func TestInterruptEndsInOrder(t *testing.T) {
-	finder := clustertest.Finder(t)
-	_, err := finder.Mongod(t.Context())
-	clustertest.Need(t, err)
-
-	_, err = finder.Postgres(t.Context(), 0)
-	clustertest.Need(t, err)
+func TestSignals(t *testing.T) {
+	needParts(t)
 
 	dir := filepath.Join(t.TempDir(), "data")
-	cmd := startDev(t, dir)
+	p := startDev(t, dir)
+	before := p.manifest(t)
 
-	require.NoError(t, cmd.Process.Signal(os.Interrupt))
-	require.NoError(t, cmd.Wait())
+	// What ends by itself is told, and SIGUSR1 starts it again where it was.
+	require.NoError(t, syscall.Kill(before.Catalog.PID, syscall.SIGKILL))
+	require.True(t, eventually(10*time.Second, func() bool { return p.manifest(t).Catalog.PID == 0 }))
+	require.NoError(t, p.Process.Signal(syscall.SIGUSR1))
+	p.await(t, "ready")
+
+	after := p.manifest(t)
+	require.NotZero(t, after.Catalog.PID)
+	require.NotEqual(t, before.Catalog.PID, after.Catalog.PID)
+	require.Equal(t, before.Catalog.DSN, after.Catalog.DSN)
+	require.Equal(t, before.Shards, after.Shards)
+
+	// Ctrl-C ends everything in order.
+	require.NoError(t, p.Process.Signal(os.Interrupt))
+	p.await(t, "stopping")
+	require.NoError(t, p.Wait())
 	require.Empty(t, running(t, dir))
 	require.NoFileExists(t, filepath.Join(dir, "postgres", "postmaster.pid"))
+	require.NoFileExists(t, filepath.Join(dir, "cluster.json"))
 }
