@@ -93,8 +93,8 @@ func run(ctx context.Context, out io.Writer, o cluster.Options) error {
 
 			o.Progress("ready")
 		case <-ctx.Done():
-			// From here a second Ctrl-C ends us at once, and the kernel ends the rest.
-			stop()
+			// From here a second Ctrl-C ends us at once, whoever else listens for it, and the kernel ends the rest.
+			signal.Reset(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 			o.Progress("stopping")
 
 			return c.Close()
