@@ -16,25 +16,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/shardgate/shardgate/cmd/shardgate/dev"
 	"github.com/shardgate/shardgate/cmd/shardgate/dev/cluster"
 	"github.com/shardgate/shardgate/cmd/shardgate/dev/clustertest"
 )
-
-// envChild makes this test program be `shardgate dev` with the arguments given.
-const envChild = "SHARDGATE_TEST_DEV_CHILD"
-
-func TestMain(m *testing.M) {
-	if os.Getenv(envChild) == "" {
-		os.Exit(m.Run())
-	}
-
-	if err := dev.Command().Execute(); err != nil {
-		os.Exit(1)
-	}
-
-	os.Exit(0)
-}
 
 // process is a running `shardgate dev`.
 type process struct {
@@ -43,12 +27,11 @@ type process struct {
 	lines *bufio.Scanner
 }
 
-// startDev starts `shardgate dev` without routers on dir and waits until it is ready.
-func startDev(t *testing.T, dir string) *process {
+// startDev starts `shardgate dev` on dir and waits until it is ready.
+func startDev(t *testing.T, binary, dir string) *process {
 	t.Helper()
 
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "--shards", "2", "--routers", "0", "--data", dir)
-	cmd.Env = append(cmd.Environ(), envChild+"=1")
+	cmd := exec.CommandContext(t.Context(), binary, "dev", "--shards", "2", "--routers", "2", "--port", "0", "--data", dir)
 	cmd.Stderr = os.Stderr
 
 	out, err := cmd.StdoutPipe()
@@ -159,11 +142,14 @@ func eventually(limit time.Duration, condition func() bool) bool {
 func TestKillLeavesNothingRunning(t *testing.T) {
 	needParts(t)
 
+	binary := clustertest.Binary(t)
 	dir := filepath.Join(t.TempDir(), "data")
-	p := startDev(t, dir)
+	p := startDev(t, binary, dir)
 	m := p.manifest(t)
 
-	require.GreaterOrEqual(t, len(running(t, dir)), 3)
+	// PostgreSQL with its workers, two mongods, two routers, dev itself.
+	require.GreaterOrEqual(t, len(running(t, dir)), 7)
+	require.Len(t, m.Routers, 2)
 
 	// A session that computes does not look whether PostgreSQL is still there.
 	busy, err := pgx.Connect(t.Context(), m.Catalog.DSN)
@@ -177,15 +163,16 @@ func TestKillLeavesNothingRunning(t *testing.T) {
 		done <- err
 	}()
 
-	// A mongod that is paused hears nothing.
+	// A mongod or a router that is paused hears nothing.
 	require.NoError(t, syscall.Kill(m.Shards[0].Members[0].PID, syscall.SIGSTOP))
+	require.NoError(t, syscall.Kill(m.Routers[1].PID, syscall.SIGSTOP))
 	require.NoError(t, p.Process.Kill())
 	require.Error(t, p.Wait())
 	requireNothingLeft(t, dir)
 	require.Error(t, <-done)
 
 	// The folder is as good as before; this time the catalog is paused when the end comes.
-	p = startDev(t, dir)
+	p = startDev(t, binary, dir)
 	require.NoError(t, syscall.Kill(p.manifest(t).Catalog.PID, syscall.SIGSTOP))
 	require.NoError(t, p.Process.Kill())
 	require.Error(t, p.Wait())
@@ -195,8 +182,9 @@ func TestKillLeavesNothingRunning(t *testing.T) {
 func TestSignals(t *testing.T) {
 	needParts(t)
 
+	binary := clustertest.Binary(t)
 	dir := filepath.Join(t.TempDir(), "data")
-	p := startDev(t, dir)
+	p := startDev(t, binary, dir)
 	before := p.manifest(t)
 
 	// What ends by itself is told, and SIGUSR1 starts it again where it was.
