@@ -53,9 +53,9 @@ lint: $(BIN) lint-text ## golangci-lint, gofumpt and the house rules that only t
 	@formatter="$(call tool,gofumpt)"; loose="$$("$$formatter" -l .)"; \
 	if [ -n "$$loose" ]; then echo "not formatted (make fmt):"; echo "$$loose"; exit 1; fi
 
-# Types and calls that no linter can name.
+# Types and calls that no linter can name. A line that must name the type says why: "// map[string]any: reason".
 lint-text:
-	@if grep -rnE --include='*.go' 'map\[string\](any|interface\{\})' .; then \
+	@if grep -rnE --include='*.go' 'map\[string\](any|interface\{\})' . | grep -v '// map\[string\]any: '; then \
 		echo 'map[string]any: a struct says what is in it'; exit 1; fi
 	@if grep -rnE --include='*.go' 'strings\.(Contains|HasPrefix|HasSuffix|EqualFold)\([A-Za-z.]*[eE]rr\.Error\(\)' . | grep -v '_test\.go:'; then \
 		echo 'an error is known by its code, not by its text'; exit 1; fi
