@@ -60,7 +60,8 @@ func (p *Pattern) ExtendBound(bound bson.Raw) (bson.Raw, error) {
 	}
 	b := newBuilder()
 	n := 0
-	for r := NewReader(bound); r.Next(); n++ {
+	r := NewReader(bound)
+	for ; r.Next(); n++ {
 		b.value(p.fields[n].Name, r.Type, r.Value)
 	}
 	for ; n < len(p.fields); n++ {

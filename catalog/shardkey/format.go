@@ -34,7 +34,8 @@ func appendDocument(dst, doc []byte, names bool, depth int) []byte {
 	}
 	first := true
 	if depth < MaxDepth {
-		for r := NewReader(doc); r.Next(); first = false {
+		r := NewReader(doc)
+		for ; r.Next(); first = false {
 			if first {
 				dst = append(dst, open...)
 			} else {

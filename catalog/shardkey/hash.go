@@ -70,7 +70,8 @@ func appendHashedNested(dst []byte, t bson.Type, value []byte, depth int) []byte
 		dst, value = append(append(dst, code...), 0), scope
 	}
 	if depth < MaxDepth {
-		for r := NewReader(value); r.Next(); {
+		r := NewReader(value)
+		for r.Next() {
 			dst = appendHashClass(dst, r.Type)
 			dst = append(append(dst, r.Name...), 0)
 			if nested(r.Type) {

@@ -223,7 +223,8 @@ func appendFinite(dst []byte, d decimal) []byte {
 // class, then name (in documents), then value; a shorter one is less.
 func appendElements(dst, doc []byte, names bool, depth int) []byte {
 	if depth < MaxDepth {
-		for r := NewReader(doc); r.Next(); {
+		r := NewReader(doc)
+		for r.Next() {
 			dst = append(dst, Class(r.Type))
 			if names {
 				dst = append(append(dst, r.Name...), 0)

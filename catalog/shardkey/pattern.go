@@ -1,7 +1,6 @@
 package shardkey
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"strings"
@@ -31,8 +30,19 @@ type Pattern struct {
 	hashed int
 }
 
-// ParsePattern reads a key document such as {a: 1, b: "hashed"}. The text of its
-// error is meant for the client (code 2, BadValue).
+// PatternError is the text, meant for the client, of why a document is not a
+// shard key (code 2, BadValue).
+type PatternError string
+
+// Error returns the text.
+func (e PatternError) Error() string { return string(e) }
+
+func refuse(format string, args ...any) error {
+	return PatternError(fmt.Sprintf(format, args...))
+}
+
+// ParsePattern reads a key document such as {a: 1, b: "hashed"}. Its error is a
+// PatternError, or ErrMalformed.
 func ParsePattern(raw bson.Raw) (*Pattern, error) {
 	p := &Pattern{raw: append(bson.Raw(nil), raw...), hashed: -1}
 	r := NewReader(p.raw)
@@ -47,7 +57,7 @@ func ParsePattern(raw bson.Raw) (*Pattern, error) {
 			f.Hashed, p.hashed = true, len(p.fields)
 		case isOne(r.Type, r.Value):
 		default:
-			return nil, fmt.Errorf("Shard key %s can contain at most one 'hashed' field, and/or multiple "+
+			return nil, refuse("Shard key %s can contain at most one 'hashed' field, and/or multiple "+
 				"numerical fields set to a value of 1. Failed to parse field %s", Format(p.raw), f.Name)
 		}
 		if err := p.add(f); err != nil {
@@ -58,7 +68,7 @@ func ParsePattern(raw bson.Raw) (*Pattern, error) {
 		return nil, err
 	}
 	if len(p.fields) == 0 {
-		return nil, errors.New("Shard key is empty")
+		return nil, refuse("Shard key is empty")
 	}
 	return p, nil
 }
@@ -67,12 +77,12 @@ func ParsePattern(raw bson.Raw) (*Pattern, error) {
 func (p *Pattern) add(f Field) error {
 	for i := range p.fields {
 		if Overlaps(p.fields[i].parts, f.parts) {
-			return fmt.Errorf("Shard key %s has fields of which one contains the other: %s and %s",
+			return refuse("Shard key %s has fields of which one contains the other: %s and %s",
 				Format(p.raw), p.fields[i].Name, f.Name)
 		}
 	}
 	if len(p.fields) == maxFields {
-		return fmt.Errorf("Shard key %s has more than %d fields", Format(p.raw), maxFields)
+		return refuse("Shard key %s has more than %d fields", Format(p.raw), maxFields)
 	}
 	p.fields = append(p.fields, f)
 	return nil
@@ -82,11 +92,11 @@ func (p *Pattern) add(f Field) error {
 func checkPath(f Field) error {
 	for i, part := range f.parts {
 		if part == "" {
-			return fmt.Errorf("Field %s contains empty parts", f.Name)
+			return refuse("Field %s contains empty parts", f.Name)
 		}
 		dbref := i > 0 && (part == "$id" || part == "$ref" || part == "$db")
 		if part[0] == '$' && !dbref {
-			return fmt.Errorf("Field %s contains parts that start with '$'", f.Name)
+			return refuse("Field %s contains parts that start with '$'", f.Name)
 		}
 	}
 	return nil
@@ -137,6 +147,18 @@ func (p *Pattern) Index(name []byte) int {
 		}
 	}
 	return -1
+}
+
+// IsNaN says whether a value is the double or Decimal128 NaN.
+func IsNaN(t bson.Type, value []byte) bool {
+	switch t {
+	case bson.TypeDouble:
+		return math.IsNaN(floatOf(value))
+	case bson.TypeDecimal128:
+		return readDecimal(value).class == decNaN
+	default:
+		return false
+	}
 }
 
 // floatOf is a double value's number.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"math/bits"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
@@ -17,10 +18,12 @@ const MaxDepth = 200
 
 // Reader walks the elements of a raw document or array without allocating:
 //
-//	for r := NewReader(doc); r.Next(); {
+//	r := NewReader(doc)
+//	for r.Next() {
 //		use(r.Type, r.Name, r.Value)
 //	}
 //
+// Declare the Reader before the loop: a loop variable would be copied each time.
 // Check Err after the loop where a broken document must be told from a short
 // one. Only the framing of the elements is checked, nested documents are not.
 type Reader struct {
@@ -46,7 +49,7 @@ func (r *Reader) Next() bool {
 	if len(b) == 0 || r.bad {
 		return false
 	}
-	end := bytes.IndexByte(b[1:], 0)
+	end := nameLen(b[1:])
 	if end < 0 {
 		r.bad = true
 		return false
@@ -60,6 +63,23 @@ func (r *Reader) Next() bool {
 	r.Type, r.Name = bson.Type(b[0]), b[1:1+end]
 	r.Value, r.rest = value[:n:n], value[n:]
 	return true
+}
+
+// nameLen is the index of the first NUL, or -1. Names are short: two words of
+// eight bytes find most ends faster than a call.
+func nameLen(b []byte) int {
+	const ones, highs = 0x0101010101010101, 0x8080808080808080
+	if len(b) >= 16 {
+		v := binary.LittleEndian.Uint64(b)
+		if z := (v - ones) &^ v & highs; z != 0 {
+			return bits.TrailingZeros64(z) / 8
+		}
+		v = binary.LittleEndian.Uint64(b[8:])
+		if z := (v - ones) &^ v & highs; z != 0 {
+			return 8 + bits.TrailingZeros64(z)/8
+		}
+	}
+	return bytes.IndexByte(b, 0)
 }
 
 // Err returns ErrMalformed if the walk ended before the document did.

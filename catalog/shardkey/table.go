@@ -195,12 +195,32 @@ func (t *Table) Overlap(lo, hi []byte, hiInclusive bool, set *ShardSet) {
 	if bytes.Compare(hi, lo) < least {
 		return
 	}
-	i := t.Find(lo)
-	set.Add(t.ShardOf(i))
-	for i++; i < len(t.chunks); i++ {
-		if bytes.Compare(hi, t.chunks[i].MinKey) < least || set.Len() == len(t.shards) {
+	first, last := t.Find(lo), t.Find(hi)
+	if !hiInclusive && last > first && bytes.Equal(t.chunks[last].MinKey, hi) {
+		last--
+	}
+	t.addOwners(first, last, set)
+}
+
+// All adds all owners to set.
+func (t *Table) All(set *ShardSet) {
+	for i := range t.shards {
+		set.Add(i)
+	}
+}
+
+// addOwners adds the owners of chunks first to last. Neighbours often have the
+// same.
+func (t *Table) addOwners(first, last int, set *ShardSet) {
+	before := ^uint32(0)
+	for _, owner := range t.owners[first : last+1] {
+		if owner == before {
+			continue
+		}
+		before = owner
+		set.Add(int(owner))
+		if set.Len() == len(t.shards) {
 			return
 		}
-		set.Add(t.ShardOf(i))
 	}
 }

@@ -2,7 +2,6 @@ package target
 
 import (
 	"errors"
-	"math"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -166,7 +165,7 @@ func (c *condition) inequality(op string, t bson.Type, value []byte) (f fieldBox
 	class := shardkey.Class(t)
 	i := interval{lo: []byte{class}, hi: []byte{class + 1}}
 	switch {
-	case isNaN(t, value): // matches NaN or nothing
+	case shardkey.IsNaN(t, value): // matches NaN or nothing
 		i = point
 	case op == "$gt":
 		i.lo = point.hi
@@ -179,17 +178,6 @@ func (c *condition) inequality(op string, t bson.Type, value []byte) (f fieldBox
 	}
 	f.in = ranges{i}
 	return f, true
-}
-
-// isNaN says whether a value is the double or decimal NaN.
-func isNaN(t bson.Type, value []byte) bool {
-	var nan [8]byte
-	bits := math.Float64bits(math.NaN())
-	for i := range nan {
-		nan[i] = byte(bits >> (8 * i))
-	}
-	return (t == bson.TypeDouble || t == bson.TypeDecimal128) &&
-		shardkey.Compare(t, value, bson.TypeDouble, nan[:]) == 0
 }
 
 // isFalse says whether a value is false or the number zero.

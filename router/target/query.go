@@ -116,8 +116,8 @@ func (s *search) full() bool { return s.set.Len() == len(s.t.Shards()) && s.seve
 // box adds what a box covers.
 func (s *search) box(b box) {
 	if b[0].in.whole() {
-		s.all = true
-		s.span(nil, []byte{shardkey.After})
+		s.all, s.several = true, true
+		s.t.All(&s.set)
 		return
 	}
 	points := 1

@@ -172,7 +172,8 @@ func (g *guard) replacementKeeps() bool {
 
 // has says whether a document has a field.
 func has(doc []byte, name string) bool {
-	for r := shardkey.NewReader(doc); r.Next(); {
+	r := shardkey.NewReader(doc)
+	for r.Next() {
 		if string(r.Name) == name {
 			return true
 		}
