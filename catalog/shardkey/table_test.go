@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"sort"
@@ -43,6 +44,21 @@ func findSlowly(tab *Table, key []byte) int {
 	return max(0, sort.Search(tab.Len(), func(i int) bool { return bytes.Compare(tab.Chunk(i).MinKey, key) > 0 })-1)
 }
 
+// ascending sorts bounds by their ordered bytes, without doubles.
+func ascending(t testing.TB, p *Pattern, bounds []bson.Raw) []bson.Raw {
+	keys := map[string]bson.Raw{}
+	for _, raw := range bounds {
+		k, err := p.AppendBound(nil, raw)
+		require.NoError(t, err)
+		keys[string(k)] = raw
+	}
+	var out []bson.Raw
+	for _, k := range slices.Sorted(maps.Keys(keys)) {
+		out = append(out, keys[k])
+	}
+	return out
+}
+
 func TestFind(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	word := func() string {
@@ -79,22 +95,11 @@ func TestFind(t *testing.T) {
 			require.NoError(t, err)
 			return raw
 		}
-		keys := map[string]bson.Raw{}
+		var drawn []bson.Raw
 		for range rng.IntN(300) {
-			raw := draw()
-			k, err := p.AppendBound(nil, raw)
-			require.NoError(t, err)
-			keys[string(k)] = raw
+			drawn = append(drawn, draw())
 		}
-		var bounds []bson.Raw
-		var sorted []string
-		for k := range keys {
-			sorted = append(sorted, k)
-		}
-		slices.Sort(sorted)
-		for _, k := range sorted {
-			bounds = append(bounds, keys[k])
-		}
+		bounds := ascending(t, p, drawn)
 		tab := table(t, p, cut(t, p, 3, bounds...))
 		for range 300 {
 			k, err := p.AppendBound(nil, draw())
