@@ -16,8 +16,14 @@ import (
 
 var scalars = []any{
 	int32(0), int32(1), int32(5), int64(5), 5.0, 5.5, int32(10), int64(1) << 60, -1e300, nan(), inf(), decimal("5"),
-	decimal("7"), "", "a", "A", "ab", "Ab", "b", "z", bson.Null{}, true, false, bson.DateTime(5), bson.Timestamp{T: 5},
-	bson.ObjectID{1}, bson.MinKey{}, bson.MaxKey{}, bson.Binary{Data: []byte{1}},
+	decimal("7"), "", "a", "A", "ab", "Ab", "b", "z",
+	bson.Null{},
+	true, false, bson.DateTime(5),
+	bson.Timestamp{T: 5},
+	bson.ObjectID{1},
+	bson.MinKey{},
+	bson.MaxKey{},
+	bson.Binary{Data: []byte{1}},
 }
 
 func nan() float64 { z := 0.0; return z / z }
