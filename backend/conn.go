@@ -44,7 +44,7 @@ func (c *conn) roundTrip(deadline time.Time, msg, buf []byte) (reply []byte, sen
 	return reply, true, err
 }
 
-func (c *conn) close() { c.nc.Close() } //nolint:errcheck // nothing is lost with it
+func (c *conn) close() { c.nc.Close() }
 
 // dial opens, shakes hands and logs in.
 func dial(ctx context.Context, addr string, s *Shard) (*conn, error) {
@@ -63,7 +63,7 @@ func dial(ctx context.Context, addr string, s *Shard) (*conn, error) {
 		return nil, err
 	}
 	if cfg.TLS != nil {
-		host, _, _ := net.SplitHostPort(addr) //nolint:errcheck // it was just dialled
+		host, _, _ := net.SplitHostPort(addr)
 		t := cfg.TLS.Clone()
 		t.ServerName = host
 		nc = tls.Client(nc, t)
@@ -116,7 +116,10 @@ func (d *driverConn) Write(_ context.Context, b []byte) error {
 	return err
 }
 
-func (d *driverConn) Close() error                    { return d.conn.nc.Close() }
+// Close does nothing: the driver closes after each operation what a pool gave it, and
+// this connection goes on.
+func (d *driverConn) Close() error { return nil }
+
 func (d *driverConn) Description() description.Server { return d.desc }
 func (d *driverConn) ID() string                      { return d.conn.addr }
 func (d *driverConn) ServerConnectionID() *int64      { return nil }

@@ -44,7 +44,8 @@ func buildInfo(_ context.Context, req *request) error {
 		{Key: "sysInfo", Value: "deprecated"},
 		{Key: "versionArray", Value: bson.A{int32(6), int32(0), int32(5), int32(0)}},
 		{Key: "buildEnvironment", Value: bson.D{
-			{Key: "target_arch", Value: runtime.GOARCH}, {Key: "target_os", Value: runtime.GOOS},
+			{Key: "target_arch", Value: runtime.GOARCH},
+			{Key: "target_os", Value: runtime.GOOS},
 			{Key: "go", Value: runtime.Version()},
 		}},
 		{Key: "bits", Value: int32(64)},
@@ -213,9 +214,12 @@ func serverStatus(_ context.Context, req *request) error {
 			{Key: "total", Value: h.counts.commands.Load()}, {Key: "failed", Value: h.counts.failed.Load()},
 		}}, {Key: "cursor", Value: bson.D{{Key: "open", Value: bson.D{{Key: "total", Value: int64(h.router.OpenCursors())}}}}}}},
 		{Key: "opcounters", Value: bson.D{
-			{Key: "insert", Value: calls("insert")}, {Key: "query", Value: calls("find")},
-			{Key: "update", Value: calls("update")}, {Key: "delete", Value: calls("delete")},
-			{Key: "getmore", Value: calls("getMore")}, {Key: "command", Value: h.counts.commands.Load()},
+			{Key: "insert", Value: calls("insert")},
+			{Key: "query", Value: calls("find")},
+			{Key: "update", Value: calls("update")},
+			{Key: "delete", Value: calls("delete")},
+			{Key: "getmore", Value: calls("getMore")},
+			{Key: "command", Value: h.counts.commands.Load()},
 		}},
 	})
 }

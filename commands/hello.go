@@ -45,7 +45,7 @@ func hello(ctx context.Context, req *request) error {
 	at, b := bsoncore.AppendDocumentElementStart(r.Elems, "topologyVersion")
 	b = bsoncore.AppendObjectIDElement(b, "processId", req.h.process)
 	b = bsoncore.AppendInt64Element(b, "counter", 0)
-	r.Elems, _ = bsoncore.AppendDocumentEnd(b, at) //nolint:errcheck // at is a start
+	r.Elems, _ = bsoncore.AppendDocumentEnd(b, at)
 	if e, ok := req.Lookup("helloOk"); ok {
 		if v, _ := e.Bool(); v {
 			r.Bool("helloOk", true)

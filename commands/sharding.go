@@ -260,7 +260,8 @@ func getShardVersion(_ context.Context, req *request) error {
 	if d, ok := s.Databases[ns]; ok {
 		return req.document(bson.D{{Key: "primaryShard", Value: d.Primary}, {Key: "shardingEnabled", Value: true}, {Key: "version", Value: bson.D{
 			{Key: "uuid", Value: bson.Binary{Subtype: 4, Data: d.UUID[:]}},
-			{Key: "timestamp", Value: d.Timestamp.BSON()}, {Key: "lastMod", Value: d.LastMod},
+			{Key: "timestamp", Value: d.Timestamp.BSON()},
+			{Key: "lastMod", Value: d.LastMod},
 		}}})
 	}
 	e := s.Entries[ns]
@@ -272,7 +273,8 @@ func getShardVersion(_ context.Context, req *request) error {
 		newest = max(newest, e.Table.Chunk(i).LastMod)
 	}
 	return req.document(bson.D{
-		{Key: "version", Value: newest.BSON()}, {Key: "versionEpoch", Value: e.Coll.Epoch},
+		{Key: "version", Value: newest.BSON()},
+		{Key: "versionEpoch", Value: e.Coll.Epoch},
 		{Key: "versionTimestamp", Value: e.Coll.Timestamp.BSON()},
 	})
 }

@@ -12,6 +12,13 @@ import (
 	"github.com/shardgate/shardgate/wire/mongoerr"
 )
 
+// batch is a client's write command with its statements targeted.
+type batch struct {
+	kind  writeKind
+	entry *Entry
+	stmts []statement
+}
+
 // child is what one shard gets of a client's batch: the client's statements by
 // index.
 type child struct {
@@ -45,7 +52,8 @@ type wcError struct {
 // writeBatches splits a batch over shards. Ordered batches go run by run, each run
 // being what follows one another to the same shard, and stop at the first error;
 // unordered ones go to all shards at once (MONGOS.md §2.8).
-func (r *Router) writeBatches(ctx context.Context, op *Op, kind writeKind, s *scope, stmts []statement) error {
+func (r *Router) writeBatches(ctx context.Context, op *Op, b *batch) error {
+	stmts := b.stmts
 	ordered := true
 	if e, ok := op.Lookup("ordered"); ok {
 		ordered, _ = e.Bool()
@@ -58,7 +66,7 @@ func (r *Router) writeBatches(ctx context.Context, op *Op, kind writeKind, s *sc
 				res.addError(i, stmts[i].err)
 			}
 		}
-		if err := r.writeRound(ctx, op, kind, s, stmts, round, &res); err != nil {
+		if err := r.writeRound(ctx, op, b, round, &res); err != nil {
 			if mongoerr.CodeOf(err) == mongoerr.CollectionUUIDMismatch && (from > 0 || res.n > 0) {
 				return mongoerr.Wrap(mongoerr.ConflictingOperationInProgress, err, "the collection changed during the batch")
 			}
@@ -69,7 +77,7 @@ func (r *Router) writeBatches(ctx context.Context, op *Op, kind writeKind, s *sc
 			break
 		}
 	}
-	r.replyWrite(op, kind, ordered, &res)
+	r.replyWrite(op, b.kind, ordered, &res)
 	return nil
 }
 
@@ -104,7 +112,7 @@ func nextRound(stmts []statement, from int, ordered bool) (round []child, to int
 	return round, to
 }
 
-func (r *Router) writeRound(ctx context.Context, op *Op, kind writeKind, s *scope, stmts []statement, round []child, res *writeResult) error {
+func (r *Router) writeRound(ctx context.Context, op *Op, b *batch, round []child, res *writeResult) error {
 	if len(round) == 0 {
 		return nil
 	}
@@ -112,8 +120,8 @@ func (r *Router) writeRound(ctx context.Context, op *Op, kind writeKind, s *scop
 	for i := range round {
 		shards[i] = round[i].shard
 	}
-	base := patch{skip: []string{kind.field}, drop: wire.ArgStmtID | wire.ArgStmtIDs}
-	id := UUID(s.entry.Coll.UUID)
+	base := patch{skip: []string{b.kind.field}, drop: wire.ArgStmtID | wire.ArgStmtIDs}
+	id := UUID(b.entry.Coll.UUID)
 	base.uuid = &id
 	if err := r.join(op, shards, &base); err != nil {
 		return err
@@ -123,7 +131,7 @@ func (r *Router) writeRound(ctx context.Context, op *Op, kind writeKind, s *scop
 		p.extra = stmtIDs(op, round[i].index)
 		start := len(dst)
 		dst = r.appendMessage(dst, op, &p)
-		return appendStatements(dst, start, kind.field, stmts, round[i].index)
+		return appendStatements(dst, start, b.kind.field, b.stmts, round[i].index)
 	})
 	defer r.releaseAll(op, answers)
 	for i := range answers {
@@ -153,7 +161,7 @@ func stmtIDs(op *Op, index []int) []byte {
 	for i, n := range index {
 		b = bsoncore.AppendInt32Element(b, strconv.Itoa(i), clientStmtID(op, n))
 	}
-	b, _ = bsoncore.AppendArrayEnd(b, at) //nolint:errcheck // at is a start
+	b, _ = bsoncore.AppendArrayEnd(b, at)
 	return b
 }
 
@@ -313,9 +321,9 @@ func appendIndexedArray(op *Op, name string, l []indexed) {
 		d, b = bsoncore.AppendDocumentElementStart(b, strconv.Itoa(i))
 		b = bsoncore.AppendInt32Element(b, "index", int32(l[i].index))
 		b = append(b, l[i].elems...)
-		b, _ = bsoncore.AppendDocumentEnd(b, d) //nolint:errcheck // d is a start
+		b, _ = bsoncore.AppendDocumentEnd(b, d)
 	}
-	op.Reply.Elems, _ = bsoncore.AppendArrayEnd(b, at) //nolint:errcheck // at is a start
+	op.Reply.Elems, _ = bsoncore.AppendArrayEnd(b, at)
 }
 
 // mergeWCErrors makes one writeConcernError: one shard's with its name added, or 64

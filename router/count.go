@@ -57,7 +57,7 @@ func (r *Router) Count(ctx context.Context, op *Op) error {
 		total += n
 		b = appendCount(b, answers[i].shard, n)
 	}
-	b, _ = bsoncore.AppendDocumentEnd(b, at) //nolint:errcheck // at is a start
+	b, _ = bsoncore.AppendDocumentEnd(b, at)
 	total = max(total-skip, 0)
 	if limit > 0 {
 		total = min(total, limit)

@@ -273,8 +273,10 @@ func (r *Router) createWithUUID(ctx context.Context, shard, ns string, like *col
 	u := like.uuid()
 	_, err := r.run(ctx, shard, "admin", bson.D{
 		{Key: "applyOps", Value: bson.A{bson.D{
-			{Key: "op", Value: "c"}, {Key: "ns", Value: db + ".$cmd"},
-			{Key: "ui", Value: bson.Binary{Subtype: 4, Data: u[:]}}, {Key: "o", Value: o},
+			{Key: "op", Value: "c"},
+			{Key: "ns", Value: db + ".$cmd"},
+			{Key: "ui", Value: bson.Binary{Subtype: 4, Data: u[:]}},
+			{Key: "o", Value: o},
 		}}},
 		{Key: "writeConcern", Value: majorityWrites},
 	})

@@ -75,7 +75,7 @@ func (t *cursorTable) add(router int, c *Cursor) {
 	defer t.mu.Unlock()
 	for c.ID == 0 || t.open[c.ID] != nil {
 		var b [8]byte
-		rand.Read(b[:]) //nolint:errcheck // it never fails
+		rand.Read(b[:])
 		c.ID = int64(router)<<routerBits | int64(binary.LittleEndian.Uint64(b[:])&(1<<routerBits-1))
 	}
 	c.lastUsed = time.Now()

@@ -52,14 +52,14 @@ func (r *Router) nextBatch(ctx context.Context, op *Op, c *Cursor, name string, 
 		}
 	}
 	done = c.exhausted()
-	op.Reply.Elems, _ = bsoncore.AppendArrayEnd(op.Reply.Elems, arr) //nolint:errcheck // arr is a start
+	op.Reply.Elems, _ = bsoncore.AppendArrayEnd(op.Reply.Elems, arr)
 	id := c.ID
 	if done {
 		id = 0
 	}
 	op.Reply.Int64("id", id)
 	op.Reply.String("ns", c.NS)
-	op.Reply.Elems, _ = bsoncore.AppendDocumentEnd(op.Reply.Elems, cur) //nolint:errcheck // cur is a start
+	op.Reply.Elems, _ = bsoncore.AppendDocumentEnd(op.Reply.Elems, cur)
 	return done, nil
 }
 

@@ -184,7 +184,7 @@ func appendSession(dst []byte, s *Session) []byte {
 	at, dst = bsoncore.AppendDocumentElementStart(dst, "lsid")
 	dst = bsoncore.AppendBinaryElement(dst, "id", 4, s.ID[:])
 	dst = bsoncore.AppendBinaryElement(dst, "uid", 0, s.UID[:])
-	dst, _ = bsoncore.AppendDocumentEnd(dst, at) //nolint:errcheck // at is a start
+	dst, _ = bsoncore.AppendDocumentEnd(dst, at)
 	return dst
 }
 

@@ -78,6 +78,7 @@ type Router struct {
 	usersMu sync.Mutex
 	users   map[string]string // guarded by usersMu: shard id → our user there
 
+	loaded    atomic.Bool // the catalog was loaded once
 	down      atomic.Bool // the catalog cannot be reached
 	regressed atomic.Bool // the catalog went back
 	wg        sync.WaitGroup
@@ -105,6 +106,7 @@ func New(ctx context.Context, opts Options) (*Router, error) {
 	if err := r.Refresh(ctx); err != nil {
 		return nil, err
 	}
+	r.loaded.Store(true)
 	key, err := r.clusterKey(ctx)
 	if err != nil {
 		return nil, err
@@ -125,22 +127,25 @@ func (r *Router) register(ctx context.Context) error {
 	}
 	r.self.Store(self)
 	if replaced != nil {
-		r.wg.Go(func() { r.dropUsers(ctx, replaced.Users) })
+		r.wg.Go(func() { r.shutOut(context.WithoutCancel(ctx), replaced.Incarnation) })
 	}
 	return nil
 }
 
-func (r *Router) dropUsers(ctx context.Context, users []catalog.ShardUser) {
-	for _, u := range users {
-		s := r.Shard(u.Shard)
-		for s == nil && sleep(ctx, 100*time.Millisecond) {
-			s = r.Shard(u.Shard)
-		}
-		if s == nil {
+// userOf is the name of an incarnation's mongod user, the same on every shard.
+func userOf(incarnation string) string { return "shardgate-" + incarnation }
+
+// shutOut drops a former incarnation's user on every shard that can be reached: then
+// nothing that it left behind can act any more.
+func (r *Router) shutOut(ctx context.Context, incarnation string) {
+	for !r.loaded.Load() {
+		if !sleep(ctx, 50*time.Millisecond) {
 			return
 		}
-		if err := s.DropUser(ctx, u.User); err != nil {
-			r.log.Warn().Err(err).Str("user", u.User).Msg("could not drop a former router's user")
+	}
+	for _, s := range r.Shards() {
+		if err := s.DropUser(ctx, userOf(incarnation)); err != nil {
+			r.log.Warn().Err(err).Msg("could not drop a former router's user")
 		}
 	}
 }

@@ -162,7 +162,9 @@ func (r *Router) isEmpty(ctx context.Context, shard, ns string) (bool, error) {
 	db, coll := catalog.SplitNS(ns)
 	empty := true
 	err := r.drain(ctx, shard, db, bson.D{
-		{Key: "find", Value: coll}, {Key: "limit", Value: int32(1)}, {Key: "singleBatch", Value: true},
+		{Key: "find", Value: coll},
+		{Key: "limit", Value: int32(1)},
+		{Key: "singleBatch", Value: true},
 		{Key: "projection", Value: bson.D{{Key: "_id", Value: int32(1)}}},
 	}, func(bson.Raw) error { empty = false; return nil })
 	return empty, err

@@ -50,29 +50,31 @@ func newEntry(c catalog.CollectionChunks) (*Entry, error) {
 
 // next returns the snapshot after a delta, and the entries that it retires.
 func (s *Snapshot) next(d *catalog.Delta) (*Snapshot, []*Entry, error) {
+	base := s
+	if d.Full {
+		base = &Snapshot{} // what the delta does not name is gone
+	}
 	n := &Snapshot{
 		Version: d.Version, Timeline: d.Timeline,
-		Shards:    patched(s.Shards, d.ShardsGone, d.Shards, func(v catalog.Shard) string { return v.ID }),
-		Databases: patched(s.Databases, d.DatabasesGone, d.Databases, func(v catalog.Database) string { return v.Name }),
-		Settings:  patched(s.Settings, d.SettingsGone, d.Settings, func(v catalog.Setting) string { return v.ID }),
+		Shards:    patched(base.Shards, d.ShardsGone, d.Shards, func(v catalog.Shard) string { return v.ID }),
+		Databases: patched(base.Databases, d.DatabasesGone, d.Databases, func(v catalog.Database) string { return v.Name }),
+		Settings:  patched(base.Settings, d.SettingsGone, d.Settings, func(v catalog.Setting) string { return v.ID }),
 	}
-	var retired, fresh []*Entry
+	fresh := make([]*Entry, 0, len(d.Collections))
 	for i := range d.Collections {
 		e, err := newEntry(d.Collections[i])
 		if err != nil {
 			return nil, nil, err
 		}
 		fresh = append(fresh, e)
-		if old := s.Entries[e.Coll.NS]; old != nil {
+	}
+	n.Entries = patched(base.Entries, d.CollectionsGone, fresh, func(e *Entry) string { return e.Coll.NS })
+	var retired []*Entry
+	for ns, old := range s.Entries {
+		if n.Entries[ns] != old {
 			retired = append(retired, old)
 		}
 	}
-	for _, ns := range d.CollectionsGone {
-		if old := s.Entries[ns]; old != nil {
-			retired = append(retired, old)
-		}
-	}
-	n.Entries = patched(s.Entries, d.CollectionsGone, fresh, func(e *Entry) string { return e.Coll.NS })
 	return n, retired, nil
 }
 

@@ -170,7 +170,7 @@ func (r *Router) openShards(ctx context.Context, s *Snapshot) {
 // shard is gone.
 func (r *Router) logIn(ctx context.Context, b *backend.Shard) {
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
-		name := "shardgate-" + r.Self().Incarnation
+		name := userOf(r.Self().Incarnation)
 		r.usersMu.Lock()
 		r.users[b.ID] = name
 		r.usersMu.Unlock()

@@ -110,7 +110,7 @@ func (r *Router) RecoveryToken(op *Op) {
 	var at int32
 	at, op.Reply.Elems = bsoncore.AppendDocumentElementStart(op.Reply.Elems, "recoveryToken")
 	op.Reply.String("recoveryShardId", shard)
-	op.Reply.Elems, _ = bsoncore.AppendDocumentEnd(op.Reply.Elems, at) //nolint:errcheck // at is a start
+	op.Reply.Elems, _ = bsoncore.AppendDocumentEnd(op.Reply.Elems, at)
 }
 
 // EndTransaction runs commitTransaction or abortTransaction on the transaction's

@@ -126,7 +126,7 @@ func (r *Router) virtualAlone(op *Op, ns string, docs []bson.Raw) error {
 	out = bsoncore.AppendArrayElement(out, "firstBatch", b.Build())
 	out = bsoncore.AppendInt64Element(out, "id", 0)
 	out = bsoncore.AppendStringElement(out, "ns", ns)
-	op.Reply.Elems, _ = bsoncore.AppendDocumentEnd(out, at) //nolint:errcheck // at is a start
+	op.Reply.Elems, _ = bsoncore.AppendDocumentEnd(out, at)
 	op.Reply.OK()
 	return nil
 }

@@ -4,9 +4,10 @@ import (
 	"bytes"
 	"encoding/binary"
 
-	"github.com/shardgate/shardgate/wire/mongoerr"
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/shardgate/shardgate/wire/mongoerr"
 )
 
 // Generic is a set of the arguments that any command may carry.

@@ -4,9 +4,10 @@ import (
 	"bytes"
 	"encoding/binary"
 
-	"github.com/shardgate/shardgate/wire/mongoerr"
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/shardgate/shardgate/wire/mongoerr"
 )
 
 // ClusterTime is what `$clusterTime` says: a time and its proof.

@@ -50,7 +50,7 @@ func (c *Conn) Connections() int { return c.server.Connections() }
 func (c *Conn) Stopping() <-chan struct{} { return c.server.stopping }
 
 func (c *Conn) close() {
-	c.once.Do(func() { c.nc.Close() }) //nolint:errcheck // nobody is left to tell
+	c.once.Do(func() { c.nc.Close() })
 }
 
 // stopWhenIdle ends the connection now if it waits for a message, else after the
@@ -58,7 +58,7 @@ func (c *Conn) close() {
 func (c *Conn) stopWhenIdle() {
 	c.ending.Store(true)
 	if !c.busy.Load() {
-		c.nc.SetReadDeadline(time.Unix(1, 0)) //nolint:errcheck // a closed connection is as good
+		c.nc.SetReadDeadline(time.Unix(1, 0))
 	}
 }
 

@@ -90,7 +90,7 @@ func (s *Server) Stopping() <-chan struct{} { return s.stopping }
 // Run accepts clients until ctx ends, then lets running operations finish within
 // the drain timeout, and returns when every connection is closed.
 func (s *Server) Run(ctx context.Context) error {
-	stopped := context.AfterFunc(ctx, func() { s.listener.Close() }) //nolint:errcheck // it is closed either way
+	stopped := context.AfterFunc(ctx, func() { s.listener.Close() })
 	defer stopped()
 	opCtx, cancelOps := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancelOps()
@@ -126,7 +126,7 @@ func (s *Server) start(ctx context.Context, nc net.Conn) {
 	s.mu.Unlock()
 	if full {
 		s.opts.Log.Warn().Int("limit", s.opts.MaxConns).Msg("connection refused: too many clients")
-		nc.Close() //nolint:errcheck // nothing was said on it
+		nc.Close()
 		return
 	}
 	s.wg.Go(func() {

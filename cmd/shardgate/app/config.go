@@ -80,7 +80,7 @@ type CursorsConfig struct {
 
 // defaults are all keys with their defaults: what is not here is no key.
 func defaults(v *viper.Viper) {
-	for key, value := range map[string]any{ //nolint:forbidigo // viper's own type
+	for key, value := range map[string]any{
 		"listen": "127.0.0.1:27017", "advertise": "", "insecure-no-auth": false, "maxConnections": 0,
 		"drainTimeout": 10 * time.Second,
 		"log.level":    "info", "log.format": "auto", "log.slow": 100 * time.Millisecond,

@@ -1,0 +1,201 @@
+package router
+
+import (
+	"context"
+	"math"
+
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/shardgate/shardgate/wire"
+	"github.com/shardgate/shardgate/wire/mongoerr"
+)
+
+// Find runs find.
+func (r *Router) Find(ctx context.Context, op *Op) error {
+	s, err := r.admit(ctx, op)
+	if err != nil {
+		return err
+	}
+	if s.entry == nil {
+		return r.emptyCursor(op, s.ns)
+	}
+	defer r.leave(s.entry)
+	filter, err := filterOf(op, "filter")
+	if err != nil {
+		return err
+	}
+	if err := r.route(&s, op, filter); err != nil {
+		return err
+	}
+	if len(s.shards) == 1 {
+		return r.passCursor(ctx, op, &s, &patch{})
+	}
+	return r.scatterFind(ctx, op, &s)
+}
+
+// findOptions are the options of find that a scatter must see.
+type findOptions struct {
+	skip, limit, batch int64
+	hasBatch, single   bool
+	sort               wire.Doc
+	projection         wire.Doc
+}
+
+func parseFindOptions(op *Op) (o findOptions, err error) {
+	for _, f := range []struct {
+		name string
+		to   *int64
+	}{{"skip", &o.skip}, {"limit", &o.limit}, {"batchSize", &o.batch}} {
+		e, ok := op.Lookup(f.name)
+		if !ok {
+			continue
+		}
+		if *f.to, ok = e.Int64(); !ok {
+			return o, mongoerr.Newf(mongoerr.TypeMismatch, "BSON field 'find.%s' is the wrong type '%s', expected types '[long, int, decimal, double']", f.name, TypeName(e.Type))
+		}
+		if *f.to < 0 {
+			return o, mongoerr.Newf(51024, "BSON field '%s' value must be >= 0, actual value '%d'", f.name, *f.to)
+		}
+		o.hasBatch = o.hasBatch || f.name == "batchSize"
+	}
+	if e, ok := op.Lookup("singleBatch"); ok {
+		o.single, _ = e.Bool()
+	}
+	if e, ok := op.Lookup("sort"); ok {
+		o.sort, _ = e.Doc()
+	}
+	if e, ok := op.Lookup("projection"); ok {
+		o.projection, _ = e.Doc()
+	}
+	if o.limit > 0 && o.skip > math.MaxInt64-o.limit {
+		return o, mongoerr.New(mongoerr.Overflow, "sum of limit and skip cannot be represented as a 64-bit integer")
+	}
+	return o, nil
+}
+
+// defaultBatch is how many documents a first batch has unless told (MONGOS.md §3.1).
+const defaultBatch = 101
+
+// scatterFind asks several shards and merges: by sort key where there is a sort, as
+// they come otherwise.
+func (r *Router) scatterFind(ctx context.Context, op *Op, s *scope) error {
+	o, err := parseFindOptions(op)
+	if err != nil {
+		return err
+	}
+	if e, ok := op.Lookup("tailable"); ok {
+		if t, _ := e.Bool(); t {
+			return mongoerr.New(mongoerr.BadValue, "error processing query: tailable cursor requested on non capped collection")
+		}
+	}
+	p := &patch{skip: []string{"skip", "limit", "singleBatch", "batchSize"}, seqs: true}
+	if err := r.join(op, s.shards, p); err != nil {
+		return err
+	}
+	p.extra, err = scatterFindArgs(&o, p)
+	if err != nil {
+		return err
+	}
+	c := r.newCursor(op, s.ns)
+	c.skip, c.limit = o.skip, -1
+	if o.limit > 0 {
+		c.limit = o.limit
+	}
+	c.order = sortOrder(o.sort)
+	answers := r.scatter(ctx, op, s.shards, func(dst []byte, _ int) []byte { return r.appendMessage(dst, op, p) })
+	if err := r.openParts(ctx, op, c, answers); err != nil {
+		return err
+	}
+	n := int64(defaultBatch)
+	if o.hasBatch {
+		n = o.batch
+	}
+	return r.firstBatch(ctx, op, c, n, o.single)
+}
+
+// scatterFindArgs are the options for each shard: skip and limit become one limit,
+// a sort asks for its keys.
+func scatterFindArgs(o *findOptions, p *patch) (extra []byte, err error) {
+	if o.limit > 0 {
+		extra = bsoncore.AppendInt64Element(extra, "limit", o.limit+o.skip)
+	}
+	if o.hasBatch {
+		extra = bsoncore.AppendInt64Element(extra, "batchSize", o.batch)
+	}
+	if len(sortOrder(o.sort)) == 0 {
+		return extra, nil
+	}
+	if o.projection != nil {
+		if _, ok := o.projection.Lookup(sortKeyField); ok {
+			return nil, mongoerr.New(mongoerr.BadValue, "Projection contains illegal field '$sortKey'")
+		}
+	}
+	p.skip = append(p.skip, "projection")
+	at, b := bsoncore.AppendDocumentElementStart(extra, "projection")
+	if o.projection != nil {
+		b = append(b, o.projection[4:len(o.projection)-1]...)
+	}
+	meta, b := bsoncore.AppendDocumentElementStart(b, sortKeyField)
+	b = bsoncore.AppendStringElement(b, "$meta", "sortKey")
+	b, _ = bsoncore.AppendDocumentEnd(b, meta)
+	b, _ = bsoncore.AppendDocumentEnd(b, at)
+	return b, nil
+}
+
+// sortOrder says for each field of a sort whether it descends; nil where there is
+// nothing to sort by ($natural is no order over shards).
+func sortOrder(sort wire.Doc) []bool {
+	var order []bool
+	it := sort.Iter()
+	var e wire.Elem
+	for it.Next(&e) {
+		if string(e.Name) == "$natural" {
+			return nil
+		}
+		n, ok := e.Int64()
+		order = append(order, ok && n < 0)
+	}
+	return order
+}
+
+// openParts makes the answers' cursors parts of c; after a failure all are closed.
+func (r *Router) openParts(ctx context.Context, op *Op, c *Cursor, answers []answer) error {
+	err := firstError(answers)
+	for i := range answers {
+		a := &answers[i]
+		if a.err != nil {
+			r.release(op, &a.sent)
+			continue
+		}
+		p := &part{shard: a.shard, addr: a.addr, buf: a.buf}
+		var perr error
+		if p.id, p.coll, p.rest, perr = cursorReply(a.info.Cursor); perr != nil && err == nil {
+			err = perr
+		}
+		c.parts = append(c.parts, p)
+	}
+	if err != nil {
+		r.killShardCursors(ctx, c)
+	}
+	return err
+}
+
+// firstBatch answers with the first n documents of a merge and keeps what is left as
+// a cursor, unless single.
+func (r *Router) firstBatch(ctx context.Context, op *Op, c *Cursor, n int64, single bool) error {
+	c.ID = 0
+	r.cursors.add(r.Self().Number, c)
+	id := c.ID
+	if single {
+		c.ID = 0
+	}
+	done, err := r.nextBatch(ctx, op, c, "firstBatch", n)
+	if err != nil || done || single {
+		r.cursors.remove(id)
+		r.killShardCursors(ctx, c)
+	}
+	if err == nil {
+		op.Reply.OK()
+	}
+	return err
+}
