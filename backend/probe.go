@@ -91,7 +91,7 @@ func sayHello(ctx context.Context, host string, cfg *Config) (h hello, err error
 	if err != nil {
 		return h, err
 	}
-	defer c.Disconnect(context.WithoutCancel(ctx))
+	defer func() { _ = c.Disconnect(context.WithoutCancel(ctx)) }()
 	err = c.Database("admin").RunCommand(ctx, bson.D{{Key: "hello", Value: int32(1)}}).Decode(&h)
 	return h, err
 }
@@ -115,7 +115,7 @@ func (p *Probe) read(ctx context.Context, cfg *Config) error {
 	if err != nil {
 		return err
 	}
-	defer c.Disconnect(context.WithoutCancel(ctx))
+	defer func() { _ = c.Disconnect(context.WithoutCancel(ctx)) }()
 	var build struct {
 		Version string `bson:"version"`
 	}

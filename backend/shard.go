@@ -278,6 +278,13 @@ func ReplyError(body wire.Doc) error {
 	return mongoerr.New(info.Code, msg)
 }
 
+// Clear drops all connections: they are made anew.
+func (s *Shard) Clear() {
+	for _, p := range *s.poolsRead.Load() {
+		p.clear()
+	}
+}
+
 // Prune closes connections that have been idle for too long.
 func (s *Shard) Prune() {
 	before := time.Now().Add(-s.cfg.IdleTimeout)

@@ -28,18 +28,29 @@ func nullShard(tb testing.TB) string {
 	tb.Cleanup(func() { l.Close() })
 	addr := l.Addr().String()
 	hello, err := bson.Marshal(bson.D{
-		{Key: "isWritablePrimary", Value: true}, {Key: "ismaster", Value: true}, {Key: "helloOk", Value: true},
-		{Key: "setName", Value: "null"}, {Key: "setVersion", Value: int32(1)}, {Key: "hosts", Value: bson.A{addr}},
-		{Key: "me", Value: addr}, {Key: "primary", Value: addr}, {Key: "secondary", Value: false},
-		{Key: "maxBsonObjectSize", Value: int32(16777216)}, {Key: "maxMessageSizeBytes", Value: int32(48000000)},
-		{Key: "maxWriteBatchSize", Value: int32(100000)}, {Key: "logicalSessionTimeoutMinutes", Value: int32(30)},
-		{Key: "minWireVersion", Value: int32(0)}, {Key: "maxWireVersion", Value: int32(17)}, {Key: "ok", Value: 1.0},
+		{Key: "isWritablePrimary", Value: true},
+		{Key: "ismaster", Value: true},
+		{Key: "helloOk", Value: true},
+		{Key: "setName", Value: "null"},
+		{Key: "setVersion", Value: int32(1)},
+		{Key: "hosts", Value: bson.A{addr}},
+		{Key: "me", Value: addr},
+		{Key: "primary", Value: addr},
+		{Key: "secondary", Value: false},
+		{Key: "maxBsonObjectSize", Value: int32(16777216)},
+		{Key: "maxMessageSizeBytes", Value: int32(48000000)},
+		{Key: "maxWriteBatchSize", Value: int32(100000)},
+		{Key: "logicalSessionTimeoutMinutes", Value: int32(30)},
+		{Key: "minWireVersion", Value: int32(0)},
+		{Key: "maxWireVersion", Value: int32(17)},
+		{Key: "ok", Value: 1.0},
 	})
 	require.NoError(tb, err)
 	find, err := bson.Marshal(bson.D{
 		{Key: "cursor", Value: bson.D{
 			{Key: "firstBatch", Value: bson.A{bson.D{{Key: "_id", Value: int32(5)}, {Key: "name", Value: "a document of some size"}}}},
-			{Key: "id", Value: int64(0)}, {Key: "ns", Value: "bench.c"},
+			{Key: "id", Value: int64(0)},
+			{Key: "ns", Value: "bench.c"},
 		}},
 		{Key: "ok", Value: 1.0},
 		{Key: "$clusterTime", Value: bson.D{
@@ -126,7 +137,8 @@ func findMessage(tb testing.TB) []byte {
 	body, err := bson.Marshal(bson.D{
 		{Key: "find", Value: "c"},
 		{Key: "filter", Value: bson.D{{Key: "_id", Value: bson.ObjectID{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}}}},
-		{Key: "limit", Value: int64(1)}, {Key: "singleBatch", Value: true},
+		{Key: "limit", Value: int64(1)},
+		{Key: "singleBatch", Value: true},
 		{Key: "lsid", Value: bson.D{{Key: "id", Value: bson.Binary{Subtype: 4, Data: make([]byte, 16)}}}},
 		{Key: "$clusterTime", Value: bson.D{
 			{Key: "clusterTime", Value: bson.Timestamp{T: 1700000000, I: 1}},

@@ -133,7 +133,7 @@ func (r *Router) FindAndModify(ctx context.Context, op *Op) error {
 			return err
 		}
 	}
-	defer r.leave(s.entry)
+	defer func() { r.finish(ctx, op, s.entry) }()
 	if s.shards, err = r.targetFindAndModify(op, s.entry, upsert); err != nil {
 		return err
 	}

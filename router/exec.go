@@ -43,18 +43,31 @@ func (r *Router) exchange(ctx context.Context, op *Op, shard string, req *backen
 				return out, err
 			}
 			r.Clock.Advance(out.info.ClusterTime)
+			if err = r.shutOutByShard(b, &out); err != nil {
+				return out, err
+			}
 			if !r.refusedUnrun(op, &out, req) {
 				return out, nil
 			}
 		} else if !r.mayRepeat(op, err, req) {
+			op.noteLost(shard, err)
 			return out, err
 		}
 		if until.IsZero() {
 			until = time.Now().Add(r.opts.RetryTimeout)
 		}
 		if time.Now().After(until) || op.Expired() != nil || !sleep(ctx, 50*time.Millisecond) {
+			op.noteLost(shard, err)
 			return out, err
 		}
+	}
+}
+
+// noteLost remembers that a write was sent to a shard whose reply never came.
+func (op *Op) noteLost(shard string, err error) {
+	var be *backend.Error
+	if op.Write && errors.As(err, &be) && !be.SafeToRetry() {
+		op.lost = append(op.lost, shard)
 	}
 }
 
@@ -123,6 +136,21 @@ func writeErrorCode(_, wcError wire.Elem, repeatable bool) mongoerr.Code {
 		return c
 	}
 	return 0
+}
+
+// shutOutByShard notices that a shard no longer knows this router's user: the router
+// was evicted. Its pools are dropped and the client is told of a network error, never
+// of missing rights, as another router can serve it (PROTOCOL.md, "More rules" 3).
+func (r *Router) shutOutByShard(b *backend.Shard, s *sent) error {
+	if s.info.OK || r.opts.Backend.Admin.None() {
+		return nil
+	}
+	if c := s.info.Code; c != mongoerr.Unauthorized && c != mongoerr.AuthenticationFailed {
+		return nil
+	}
+	b.Clear()
+	r.reload.signal()
+	return mongoerr.Newf(mongoerr.HostUnreachable, "shard %s has shut this router out", s.shard).WithLabel(mongoerr.LabelRetryableWrite)
 }
 
 // release gives the reply's buffer back.

@@ -48,6 +48,8 @@ type Op struct {
 	Drop     wire.Generic // arguments not for shards, beside those always replaced
 	Write    bool         // the command writes: collectionUUID is sent, API arguments are not
 
+	lost []string // shards that may still run a write of this operation
+
 	// For the log line.
 	Shards  int  // shards asked
 	Scatter bool // more than one was a target

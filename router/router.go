@@ -83,7 +83,8 @@ type Router struct {
 	regressed atomic.Bool // the catalog went back
 	wg        sync.WaitGroup
 
-	recovering atomic.Bool // recoverFenced runs
+	recovering atomic.Bool   // recoverFenced runs
+	stopped    chan struct{} // closed when Run ends
 }
 
 // New registers the router in the catalog and loads it. The catalog must be
@@ -92,7 +93,7 @@ func New(ctx context.Context, opts Options) (*Router, error) {
 	opts = opts.WithDefaults()
 	r := &Router{
 		opts: opts, store: opts.Store, log: opts.Log,
-		Clock: NewClock(nil), reload: newHint(), drained: newHint(), users: map[string]string{},
+		Clock: NewClock(nil), reload: newHint(), drained: newHint(), users: map[string]string{}, stopped: make(chan struct{}),
 	}
 	r.ticked.init()
 	r.snap.Store(&Snapshot{})
@@ -166,12 +167,17 @@ func (r *Router) clusterKey(ctx context.Context) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = r.withLock(ctx, "$clusterTimeKey", "first start", func(l catalog.Lock) error {
+	// Nothing rebalances by itself yet: sh.status() is to say so.
+	balancer, err := bson.Marshal(bson.D{{Key: "_id", Value: "balancer"}, {Key: "mode", Value: "off"}, {Key: "stopped", Value: true}})
+	if err != nil {
+		return nil, err
+	}
+	err = r.withLock(ctx, "$firstStart", "first start", func(l catalog.Lock) error {
 		if r.storedKey() != nil {
 			return nil
 		}
 		return r.apply(ctx, catalog.Change{
-			Locks: []catalog.Lock{l}, Settings: []catalog.Setting{{ID: keySetting, Doc: doc}},
+			Locks: []catalog.Lock{l}, Settings: []catalog.Setting{{ID: keySetting, Doc: doc}, {ID: "balancer", Doc: balancer}},
 		})
 	})
 	if err != nil {

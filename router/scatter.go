@@ -40,6 +40,9 @@ func (r *Router) scatter(ctx context.Context, op *Op, shards []string, build fun
 	}
 	wg.Wait()
 	op.Shards += len(shards)
+	for i := range ops {
+		op.lost = append(op.lost, ops[i].lost...)
+	}
 	for i := range answers {
 		if a := &answers[i]; a.err == nil {
 			op.Reply.ShardTime = max(op.Reply.ShardTime, a.info.OperationTime)

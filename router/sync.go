@@ -44,6 +44,7 @@ func (r *Router) Run(ctx context.Context) error {
 		}
 		r.tick(ctx)
 	}
+	close(r.stopped)
 	r.shutdown(context.WithoutCancel(ctx))
 	return nil
 }

@@ -71,7 +71,7 @@ func (r *Router) writeOnce(ctx context.Context, op *Op, kind writeKind, docs []b
 			return err
 		}
 	}
-	defer r.leave(s.entry)
+	defer func() { r.finish(ctx, op, s.entry) }()
 	if !s.entry.Sharded() && (!kind.insert || insertable(docs)) {
 		return r.passWrite(ctx, op, &s)
 	}

@@ -91,7 +91,7 @@ func ping() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			defer client.Disconnect(ctx)
+			defer func() { _ = client.Disconnect(ctx) }()
 			if err := client.Database("admin").RunCommand(ctx, bson.D{{Key: "ping", Value: 1}}).Err(); err != nil {
 				return err
 			}

@@ -80,7 +80,7 @@ type CursorsConfig struct {
 
 // defaults are all keys with their defaults: what is not here is no key.
 func defaults(v *viper.Viper) {
-	for key, value := range map[string]any{
+	for key, value := range map[string]any{ // map[string]any: viper takes values of any type
 		"listen": "127.0.0.1:27017", "advertise": "", "insecure-no-auth": false, "maxConnections": 0,
 		"drainTimeout": 10 * time.Second,
 		"log.level":    "info", "log.format": "auto", "log.slow": 100 * time.Millisecond,
@@ -162,7 +162,7 @@ func unknownKeys(v *viper.Viper, flags *pflag.FlagSet) error {
 // unknownEnv refuses SHARDGATE_ variables that set nothing: a misspelt one must not be
 // ignored.
 func unknownEnv(v *viper.Viper) error {
-	known := map[string]bool{"SHARDGATE_CONFIG": true, "SHARDGATE_PG_BIN": true}
+	known := map[string]bool{"SHARDGATE_CONFIG": true, "SHARDGATE_PG_BIN": true, "SHARDGATE_BINARY": true}
 	for _, key := range v.AllKeys() {
 		known["SHARDGATE_"+strings.ToUpper(strings.NewReplacer(".", "_", "-", "_").Replace(key))] = true
 	}

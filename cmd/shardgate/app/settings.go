@@ -13,7 +13,7 @@ func settings(c *Config) *yaml.Node {
 	shown := *c
 	shown.Catalog.DSN = hidePassword(c.Catalog.DSN)
 	shown.Catalog.DirectDSN = hidePassword(c.Catalog.DirectDSN)
-	tree := map[string]any{}
+	tree := map[string]any{} // map[string]any: what mapstructure decodes into
 	if err := mapstructure.Decode(shown, &tree); err != nil {
 		return &yaml.Node{Kind: yaml.ScalarNode, Value: err.Error()}
 	}
@@ -26,12 +26,12 @@ func settings(c *Config) *yaml.Node {
 }
 
 // plainDurations writes durations as they are read: "10s".
-func plainDurations(tree map[string]any) {
+func plainDurations(tree map[string]any) { // map[string]any: see settings
 	for k, v := range tree {
 		switch v := v.(type) {
 		case time.Duration:
 			tree[k] = v.String()
-		case map[string]any:
+		case map[string]any: // map[string]any: see settings
 			plainDurations(v)
 		}
 	}

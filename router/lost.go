@@ -1,0 +1,73 @@
+package router
+
+import (
+	"context"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+)
+
+// finish ends an operation that may have written: it leaves the gate, unless a reply
+// was lost. A write without a reply may still run on its shard (PROTOCOL.md F3), so it
+// counts as in flight until the shard proves that it is gone.
+func (r *Router) finish(ctx context.Context, op *Op, e *Entry) {
+	if len(op.lost) == 0 {
+		r.leave(e)
+		return
+	}
+	session, shards := op.Session.ID, op.lost
+	r.wg.Go(func() {
+		defer r.leave(e)
+		for _, shard := range shards {
+			r.awaitGone(context.WithoutCancel(ctx), shard, session)
+		}
+	})
+}
+
+// awaitGone kills what a session runs on a shard and waits until nothing of it is left
+// there, or this router stops: its user is dropped then.
+func (r *Router) awaitGone(ctx context.Context, shard string, session UUID) {
+	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
+		running, err := r.runningOps(ctx, shard, session)
+		if err == nil && len(running) == 0 {
+			return
+		}
+		for _, id := range running {
+			if _, err := r.run(ctx, shard, "admin", bson.D{{Key: "killOp", Value: int32(1)}, {Key: "op", Value: id}}); err != nil {
+				r.log.Debug().Err(err).Str("shard", shard).Msg("kill a lost operation")
+			}
+		}
+		select {
+		case <-r.stopped:
+			return
+		default:
+		}
+		if r.Shard(shard) == nil || !sleep(ctx, wait) {
+			return
+		}
+	}
+}
+
+// runningOps lists the operations of a session on a shard's primary.
+func (r *Router) runningOps(ctx context.Context, shard string, session UUID) ([]int64, error) {
+	ctx, cancel := withTimeout(ctx)
+	defer cancel()
+	var ids []int64
+	err := r.drain(ctx, shard, "admin", bson.D{
+		{Key: "aggregate", Value: int32(1)},
+		{Key: "pipeline", Value: bson.A{
+			bson.D{{Key: "$currentOp", Value: bson.D{{Key: "allUsers", Value: true}}}},
+			bson.D{{Key: "$match", Value: bson.D{
+				{Key: "lsid.id", Value: bson.Binary{Subtype: 4, Data: session[:]}}, {Key: "active", Value: true},
+			}}},
+			bson.D{{Key: "$project", Value: bson.D{{Key: "opid", Value: int32(1)}}}},
+		}},
+		{Key: "cursor", Value: bson.D{}},
+	}, func(doc bson.Raw) error {
+		if id, ok := doc.Lookup("opid").AsInt64OK(); ok {
+			ids = append(ids, id)
+		}
+		return nil
+	})
+	return ids, err
+}
