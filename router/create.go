@@ -32,22 +32,59 @@ func (r *Router) Create(ctx context.Context, ns string, options bson.D, ifMissin
 			if ifMissing {
 				return nil
 			}
-			return r.compareOptions(ctx, e, options)
+			return compareOptions(e, options)
 		}
 		_, err := r.createLocked(ctx, l, ns, "", options)
 		return err
 	})
 }
 
-// compareOptions lets the shard decide whether create on an existing collection is a
-// repetition or a conflict.
-func (r *Router) compareOptions(ctx context.Context, e *Entry, options bson.D) error {
+// compareOptions decides whether create on an existing collection is a repetition or a
+// conflict (48). What the shard normalises is taken as it stored it.
+func compareOptions(e *Entry, options bson.D) error {
 	if e.Coll.Kind == catalog.KindView {
 		return mongoerr.Newf(mongoerr.NamespaceExists, "a view '%s' already exists", e.Coll.NS)
 	}
-	db, coll := catalog.SplitNS(e.Coll.NS)
-	_, err := r.run(ctx, e.Table.Shards()[0], db, append(bson.D{{Key: "create", Value: coll}}, options...))
-	return err
+	asked, err := bson.Marshal(options)
+	if err != nil {
+		return err
+	}
+	if sameOptions(asked, e.Coll.Options) {
+		return nil
+	}
+	return mongoerr.Newf(mongoerr.NamespaceExists, "namespace %s already exists, but with different options: %s", e.Coll.NS, shardkey.Format(orEmpty(e.Coll.Options)))
+}
+
+func orEmpty(d bson.Raw) bson.Raw {
+	if len(d) == 0 {
+		return emptyDoc
+	}
+	return d
+}
+
+// sameOptions compares what create is asked with what a collection has, without regard
+// to order. A capped collection's size is stored rounded up to 256 bytes.
+func sameOptions(asked, have bson.Raw) bool {
+	a, err := asked.Elements()
+	if err != nil {
+		return false
+	}
+	h, err := orEmpty(have).Elements()
+	if err != nil || len(a) != len(h) {
+		return false
+	}
+	for _, e := range a {
+		v, w := e.Value(), have.Lookup(e.Key())
+		if v.Equal(w) {
+			continue
+		}
+		n, ok := v.AsInt64OK()
+		m, ok2 := w.AsInt64OK()
+		if !ok || !ok2 || n != m && (e.Key() != "size" || (n+255)/256*256 != m) {
+			return false
+		}
+	}
+	return true
 }
 
 // createLocked makes a collection under its lock: first its row, fenced, so that every

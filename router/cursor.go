@@ -31,7 +31,8 @@ type Cursor struct {
 	skip      int64  // documents still to pass over
 	limit     int64  // documents still to give; -1: no limit
 
-	virtual bool // a merge of one part: documents of no collection
+	atTime  uint64 // of a snapshot read, shown in the reply
+	virtual bool   // a merge of one part: documents of no collection
 
 	busy     bool      // guarded by the table's mu
 	lastUsed time.Time // guarded by the table's mu

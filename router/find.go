@@ -97,6 +97,7 @@ func (r *Router) scatterFind(ctx context.Context, op *Op, s *scope) error {
 		return err
 	}
 	c := r.newCursor(op, s.ns)
+	c.atTime = r.oneTime(op, p)
 	c.skip, c.limit = o.skip, -1
 	if o.limit > 0 {
 		c.limit = o.limit

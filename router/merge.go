@@ -59,6 +59,9 @@ func (r *Router) nextBatch(ctx context.Context, op *Op, c *Cursor, name string, 
 	}
 	op.Reply.Int64("id", id)
 	op.Reply.String("ns", c.NS)
+	if c.atTime != 0 {
+		op.Reply.Elems = wire.AppendTimestampElement(op.Reply.Elems, "atClusterTime", c.atTime)
+	}
 	op.Reply.Elems, _ = bsoncore.AppendDocumentEnd(op.Reply.Elems, cur)
 	return done, nil
 }

@@ -5,7 +5,10 @@ import (
 	"slices"
 	"sync"
 
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
 	"github.com/shardgate/shardgate/backend"
+	"github.com/shardgate/shardgate/wire"
 	"github.com/shardgate/shardgate/wire/mongoerr"
 )
 
@@ -49,6 +52,32 @@ func (r *Router) scatter(ctx context.Context, op *Op, shards []string, build fun
 		}
 	}
 	return answers
+}
+
+// oneTime makes a snapshot read over several shards read at one cluster time: the
+// client's, or else the newest that this router knows. It returns the time that the
+// reply is to show, 0 where there is none to show.
+func (r *Router) oneTime(op *Op, p *patch) uint64 {
+	e, ok := op.Cmd.Arg(wire.ArgReadConcern)
+	if !ok || op.Txn.InTxn {
+		return 0
+	}
+	d, _ := e.Doc()
+	level, _ := d.Lookup("level")
+	if l, _ := level.Str(); l != "snapshot" {
+		return 0
+	}
+	if at, ok := d.Lookup("atClusterTime"); ok {
+		t, _ := at.Timestamp()
+		return t
+	}
+	now := r.Clock.Now()
+	at, b := bsoncore.AppendDocumentElementStart(p.extra, "readConcern")
+	b = append(b, d[4:len(d)-1]...)
+	b = wire.AppendTimestampElement(b, "atClusterTime", now)
+	p.extra, _ = bsoncore.AppendDocumentEnd(b, at)
+	p.drop |= wire.ArgReadConcern
+	return now
 }
 
 // firstError returns the first failure among answers.

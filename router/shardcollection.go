@@ -43,7 +43,7 @@ func (r *Router) ShardCollection(ctx context.Context, spec ShardSpec) (id UUID, 
 				id = UUID(e.Coll.UUID)
 				return err
 			}
-		} else if e, err = r.createLocked(ctx, l, spec.NS, "", spec.createOptions()); err != nil {
+		} else if e, err = r.createLocked(ctx, l, spec.NS, "", nil); err != nil {
 			return err
 		}
 		if spec.UUID != nil && *spec.UUID != UUID(e.Coll.UUID) {
@@ -54,8 +54,6 @@ func (r *Router) ShardCollection(ctx context.Context, spec ShardSpec) (id UUID, 
 	})
 	return id, err
 }
-
-func (s *ShardSpec) createOptions() bson.D { return nil }
 
 // alreadySharded reports whether the collection is sharded as asked; sharded in
 // another way is 23 AlreadyInitialized.
@@ -180,7 +178,7 @@ func (r *Router) prepareIndex(ctx context.Context, e *Entry, spec *ShardSpec) er
 	supported, unique, usable := false, false, false
 	for i := range indexes {
 		x := &indexes[i]
-		if x.Unique && !x.isID() && !keyPrefixes(spec.Key, x.Key) {
+		if spec.Enforce && x.Unique && !x.isID() && !keyPrefixes(spec.Key, x.Key) {
 			return mongoerr.Newf(mongoerr.InvalidOptions, "can't shard collection '%s' with unique index on %s and proposed shard key %s. Uniqueness can't be maintained unless shard key is a prefix", e.Coll.NS, shardkey.Format(x.Key), spec.Key)
 		}
 		if !indexSupports(spec.Key, x.Key) {
@@ -195,7 +193,7 @@ func (r *Router) prepareIndex(ctx context.Context, e *Entry, spec *ShardSpec) er
 		return err
 	}
 	switch {
-	case supported && (!spec.Unique || unique):
+	case supported && (!spec.Unique || unique || !spec.Enforce):
 		return nil
 	case !empty && spec.Unique && supported:
 		return mongoerr.Newf(mongoerr.InvalidOptions, "can't shard collection %s with unique key: no unique index on %s", e.Coll.NS, spec.Key)

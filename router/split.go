@@ -178,8 +178,9 @@ func (r *Router) aggregateStream(ctx context.Context, op *Op, s *scope, sp *spli
 	if err := r.join(op, s.shards, pt); err != nil {
 		return err
 	}
-	answers := r.scatter(ctx, op, s.shards, func(dst []byte, _ int) []byte { return r.appendMessage(dst, op, pt) })
 	c := r.newCursor(op, s.ns)
+	c.atTime = r.oneTime(op, pt)
+	answers := r.scatter(ctx, op, s.shards, func(dst []byte, _ int) []byte { return r.appendMessage(dst, op, pt) })
 	if err := r.openParts(ctx, op, c, answers); err != nil {
 		return err
 	}
@@ -196,8 +197,9 @@ func (r *Router) gather(ctx context.Context, op *Op, s *scope, sp *split) ([]bso
 	if err := r.join(op, s.shards, pt); err != nil {
 		return nil, err
 	}
-	answers := r.scatter(ctx, op, s.shards, func(dst []byte, _ int) []byte { return r.appendMessage(dst, op, pt) })
 	c := r.newCursor(op, s.ns)
+	c.atTime = r.oneTime(op, pt)
+	answers := r.scatter(ctx, op, s.shards, func(dst []byte, _ int) []byte { return r.appendMessage(dst, op, pt) })
 	if err := r.openParts(ctx, op, c, answers); err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -93,6 +94,8 @@ func (c *Conn) handle(ctx context.Context, b []byte, m *wire.Msg) error {
 		return c.message(ctx, b, m)
 	case wire.OpQuery:
 		return c.query(ctx, b)
+	case wire.OpGetMore:
+		return c.refuseOld("OP_GET_MORE", h.RequestID)
 	default:
 		return protocolErrorf("unsupported opcode %d", h.OpCode)
 	}
@@ -147,6 +150,9 @@ func (c *Conn) query(ctx context.Context, b []byte) error {
 	if err != nil {
 		return err
 	}
+	if !bytes.HasSuffix(q.NS, []byte(".$cmd")) {
+		return c.refuseOld("OP_QUERY", q.RequestID)
+	}
 	var reply wire.Reply
 	reply.Begin(make([]byte, 0, replyRoom))
 	flags, err := c.server.opts.Handler.Query(ctx, c, &q, &reply)
@@ -155,5 +161,18 @@ func (c *Conn) query(ctx context.Context, b []byte) error {
 	}
 	msg := reply.Finish(c.server.ids.Next(), q.RequestID, 0, c.server.opts.Handler.Time())
 	_, err = c.nc.Write(wire.AsQueryReply(make([]byte, 0, len(msg)+16), msg, flags))
+	return err
+}
+
+// refuseOld answers what asks for documents in the old protocol, in the form that old
+// clients read and with mongod's code (CASES.md A4).
+func (c *Conn) refuseOld(what string, responseTo int32) error {
+	var reply wire.Reply
+	reply.Begin(make([]byte, 0, replyRoom))
+	reply.String("$err", what+" is no longer supported. The client driver may require an upgrade.")
+	reply.Int32("code", 5739101)
+	reply.Double("ok", 0)
+	msg := reply.Finish(c.server.ids.Next(), responseTo, 0, c.server.opts.Handler.Time())
+	_, err := c.nc.Write(wire.AsQueryReply(make([]byte, 0, len(msg)+16), msg, wire.ReplyQueryFailure))
 	return err
 }

@@ -113,7 +113,7 @@ func TestNodesEndAndStartAgain(t *testing.T) {
 
 		require.NoError(t, n.Kill())
 		require.Zero(t, n.PID())
-		require.True(t, proc.PortFree(n.Port()))
+		require.True(t, proc.PortFree(n.Port()), n.Name())
 		require.NoError(t, n.Start(t.Context()), n.Name())
 		require.Equal(t, addr, n.Addr())
 		require.NotEqual(t, pid, n.PID())

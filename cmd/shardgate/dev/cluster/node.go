@@ -15,6 +15,8 @@ const (
 	startLimit = 60 * time.Second
 	// portTries is how many ports are tried when others keep taking them.
 	portTries = 5
+	// portWait is how long a port that must be kept is waited for.
+	portWait = 2 * time.Second
 	// tailBytes of a log are shown when its program fails.
 	tailBytes = 1500
 )
@@ -84,8 +86,10 @@ func (n *Node) Start(ctx context.Context) error {
 		return nil
 	}
 
-	if !n.fresh && !proc.PortFree(n.Port()) {
-		return fmt.Errorf("%s: port %d, which it must keep, is in use by another program", n.name, n.Port())
+	if !n.fresh {
+		if err := n.awaitPort(ctx); err != nil {
+			return err
+		}
 	}
 
 	if err := n.launch(ctx); err != nil {
@@ -93,6 +97,20 @@ func (n *Node) Start(ctx context.Context) error {
 	}
 
 	return n.changed()
+}
+
+// awaitPort waits a moment for the node's own port: a connection of somebody's may just be passing through it.
+func (n *Node) awaitPort(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, portWait)
+	defer cancel()
+
+	return poll(ctx, func(context.Context) error {
+		if proc.PortFree(n.Port()) {
+			return nil
+		}
+
+		return fmt.Errorf("%s: port %d, which it must keep, is in use by another program", n.name, n.Port())
+	})
 }
 
 // first starts a node of a cluster that is being set up: a port that somebody takes in between is exchanged for another.

@@ -7,10 +7,14 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 )
+
+// goneLimit is how long killed processes are waited for; they end at once unless the kernel is busy with them.
+const goneLimit = 5 * time.Second
 
 // Process is one started child.
 type Process struct {
@@ -60,14 +64,17 @@ func (p *Process) Signal(sig syscall.Signal) error {
 	return err
 }
 
-// Kill ends the process and everything it started, at once, and waits until the process is reaped.
+// Kill ends the process and everything it started, at once, and waits until all of it is gone.
 func (p *Process) Kill() {
 	if p.Ended() {
 		return
 	}
 
-	// The children are listed first: afterwards nothing says whose they were. A server's workers often lead groups of their own.
+	// What is below is listed first, since afterwards nothing says whose it was; and while it is stopped, so that nothing is
+	// added meanwhile. A server's workers often lead groups of their own, so killing the group would not do.
+	_ = p.Signal(syscall.SIGSTOP)
 	pids := descendants(p.PID())
+
 	_ = syscall.Kill(-p.PID(), syscall.SIGKILL)
 	_ = p.Signal(syscall.SIGKILL)
 
@@ -76,6 +83,19 @@ func (p *Process) Kill() {
 	}
 
 	<-p.done
+	awaitGone(pids)
+}
+
+// awaitGone waits until processes that were killed have let go of their ports and files.
+func awaitGone(pids []int) {
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+
+	for end := time.Now().Add(goneLimit); time.Now().Before(end); <-tick.C {
+		if !slices.ContainsFunc(pids, alive) {
+			return
+		}
+	}
 }
 
 // Stop asks the process to end and kills it when it takes longer than its grace, or when ctx ends.

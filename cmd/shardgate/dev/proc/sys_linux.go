@@ -35,9 +35,8 @@ func descendants(pid int) []int {
 	children := map[int][]int{}
 
 	for _, name := range stats {
-		child, parent, ok := readStat(name)
-		if ok {
-			children[parent] = append(children[parent], child)
+		if s, ok := readStat(name); ok {
+			children[s.parent] = append(children[s.parent], s.pid)
 		}
 	}
 
@@ -51,30 +50,39 @@ func descendants(pid int) []int {
 	return found
 }
 
-// readStat reads the process id and its parent's from a stat file of /proc.
-func readStat(name string) (pid, parent int, ok bool) {
+// stat is what we read of a process in /proc.
+type stat struct {
+	pid, parent int
+	state       string // "Z" has ended and waits to be reaped
+}
+
+// readStat reads a stat file of /proc.
+func readStat(name string) (stat, bool) {
 	text, err := os.ReadFile(name)
 	if err != nil {
-		return 0, 0, false
+		return stat{}, false
 	}
 
 	// "pid (command) state parent …": the command may hold blanks and parentheses.
 	open, end := bytes.IndexByte(text, '('), bytes.LastIndexByte(text, ')')
 	if open < 1 || end < open {
-		return 0, 0, false
+		return stat{}, false
 	}
 
 	fields := bytes.Fields(text[end+1:])
 	if len(fields) < 2 {
-		return 0, 0, false
+		return stat{}, false
 	}
 
-	pid, err = strconv.Atoi(string(bytes.TrimSpace(text[:open])))
-	if err != nil {
-		return 0, 0, false
-	}
+	pid, err1 := strconv.Atoi(string(bytes.TrimSpace(text[:open])))
+	parent, err2 := strconv.Atoi(string(fields[1]))
 
-	parent, err = strconv.Atoi(string(fields[1]))
+	return stat{pid: pid, parent: parent, state: string(fields[0])}, err1 == nil && err2 == nil
+}
 
-	return pid, parent, err == nil
+// alive reports whether a process exists and has not ended.
+func alive(pid int) bool {
+	s, ok := readStat("/proc/" + strconv.Itoa(pid) + "/stat")
+
+	return ok && s.state != "Z"
 }

@@ -19,3 +19,8 @@ func (s Spec) sysProcAttr() *syscall.SysProcAttr {
 func descendants(int) []int {
 	return nil
 }
+
+// alive reports whether a process exists.
+func alive(pid int) bool {
+	return syscall.Kill(pid, 0) == nil
+}
