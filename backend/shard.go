@@ -30,8 +30,10 @@ type Shard struct {
 	ready chan struct{}         // closed by the first SetCredential
 	// poolsRead is the map that get uses without a lock; pools are added under mu.
 	poolsRead atomic.Pointer[map[string]*pool]
-	mu        sync.Mutex
-	closed    bool // guarded by mu
+	// opTime is the greatest operationTime that the shard has reported.
+	opTime atomic.Uint64
+	mu     sync.Mutex
+	closed bool // guarded by mu
 }
 
 // login is a credential with the driver's authenticator, which remembers the costly
@@ -277,6 +279,19 @@ func ReplyError(body wire.Doc) error {
 	msg, _ := info.Errmsg.Str()
 	return mongoerr.New(info.Code, msg)
 }
+
+// Reached raises the cluster time that the shard's log is known to have reached.
+func (s *Shard) Reached(t uint64) {
+	for {
+		old := s.opTime.Load()
+		if t <= old || s.opTime.CompareAndSwap(old, t) {
+			return
+		}
+	}
+}
+
+// HasReached reports whether the shard's log is known to have reached t.
+func (s *Shard) HasReached(t uint64) bool { return s.opTime.Load() >= t }
 
 // Clear drops all connections: they are made anew.
 func (s *Shard) Clear() {

@@ -165,7 +165,17 @@ func (req *request) concerns() error {
 		}
 	}
 	e, ok := req.Cmd.Arg(wire.ArgReadConcern)
-	if !ok || !req.Txn.InTxn {
+	if !ok {
+		return nil
+	}
+	if rc, isDoc := e.Doc(); isDoc {
+		for _, name := range []string{"afterClusterTime", "atClusterTime"} {
+			if at, found := rc.Lookup(name); found {
+				req.ReadTime, _ = at.Timestamp()
+			}
+		}
+	}
+	if !req.Txn.InTxn {
 		return nil
 	}
 	if !req.Txn.Start {

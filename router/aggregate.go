@@ -154,6 +154,12 @@ func (r *Router) Aggregate(ctx context.Context, op *Op) error {
 		return err
 	}
 	if len(s.shards) > 1 {
+		if flag(op.Cmd.Body, "explain") {
+			return notYet("explain over several shards")
+		}
+		if _, ok := op.Lookup("cursor"); !ok {
+			return mongoerr.New(mongoerr.FailedToParse, "The 'cursor' option is required, except for aggregate with the explain argument")
+		}
 		if p.first == "$changeStream" {
 			return notYet("a change stream over several shards")
 		}

@@ -228,6 +228,12 @@ func (r *Router) recoverEntry(ctx context.Context, lock catalog.Lock, ns string)
 	if e == nil || e.Coll.State != catalog.StateFenced {
 		return nil
 	}
+	locks := []catalog.Lock{lock}
+	row := *e.Coll
+	row.State = catalog.StateOpen
+	if e.Table == nil { // a view lies on no shard
+		return r.apply(ctx, catalog.Change{Locks: locks, Rows: []catalog.Collection{row}})
+	}
 	db, coll := catalog.SplitNS(ns)
 	var found *collInfo
 	for _, shard := range e.Table.Shards() {
@@ -239,14 +245,12 @@ func (r *Router) recoverEntry(ctx context.Context, lock catalog.Lock, ns string)
 			found = &list[0]
 		}
 	}
-	locks := []catalog.Lock{lock}
 	if found == nil {
 		return r.apply(ctx, catalog.Change{Locks: locks, Drop: []string{ns}})
 	}
 	if err := r.copyShape(ctx, ns, found, e.Table.Shards()); err != nil {
 		return err
 	}
-	row := *e.Coll
-	row.State, row.UUID, row.Options = catalog.StateOpen, found.uuid(), found.Options
+	row.UUID, row.Options = found.uuid(), found.Options
 	return r.apply(ctx, catalog.Change{Locks: locks, Rows: []catalog.Collection{row}})
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"go.mongodb.org/mongo-driver/v2/bson"
+
 	"github.com/shardgate/shardgate/backend"
 	"github.com/shardgate/shardgate/wire"
 	"github.com/shardgate/shardgate/wire/mongoerr"
@@ -33,6 +35,9 @@ func (r *Router) exchange(ctx context.Context, op *Op, shard string, req *backen
 	}
 	op.Shards++
 	req.Deadline = op.Deadline
+	if op.ReadTime != 0 && !b.HasReached(op.ReadTime) {
+		r.advance(ctx, b, op.ReadTime)
+	}
 	var until time.Time
 	for {
 		reply, addr, err := b.RoundTrip(ctx, req, *out.buf)
@@ -43,6 +48,7 @@ func (r *Router) exchange(ctx context.Context, op *Op, shard string, req *backen
 				return out, err
 			}
 			r.Clock.Advance(out.info.ClusterTime)
+			b.Reached(out.info.OperationTime)
 			if err = r.shutOutByShard(b, &out); err != nil {
 				return out, err
 			}
@@ -60,6 +66,25 @@ func (r *Router) exchange(ctx context.Context, op *Op, shard string, req *backen
 			op.noteLost(shard, err)
 			return out, err
 		}
+	}
+}
+
+// advance writes a note into an idle shard's log, so that a read at or after time t need
+// not wait for its periodic one, which comes every 10 s (MONGOD.md "Cluster time,
+// snapshots, transactions"). That it fails is no error: the read waits then.
+func (r *Router) advance(ctx context.Context, b *backend.Shard, t uint64) {
+	ctx, cancel := withTimeout(ctx)
+	defer cancel()
+	body, err := r.run(ctx, b.ID, "admin", bson.D{
+		{Key: "appendOplogNote", Value: int32(1)},
+		{Key: "maxClusterTime", Value: bson.Timestamp{T: uint32(t >> 32), I: uint32(t)}},
+		{Key: "data", Value: bson.D{{Key: "msg", Value: "shardgate: a read needs this time"}}},
+	})
+	if err != nil {
+		r.log.Debug().Err(err).Str("shard", b.ID).Msg("advance an idle shard")
+	}
+	if info, ierr := wire.Inspect(body); body != nil && ierr == nil {
+		b.Reached(info.OperationTime)
 	}
 }
 

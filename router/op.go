@@ -43,6 +43,7 @@ type Op struct {
 	Session  Session
 	Txn      Txn
 	Deadline time.Time // zero: none
+	ReadTime uint64    // the cluster time that the read needs: afterClusterTime or atClusterTime
 	Pref     backend.ReadPref
 	PrefRaw  wire.Elem    // the client's $readPreference, absent for primary
 	Drop     wire.Generic // arguments not for shards, beside those always replaced

@@ -72,6 +72,7 @@ func (r *Router) oneTime(op *Op, p *patch) uint64 {
 		return t
 	}
 	now := r.Clock.Now()
+	op.ReadTime = now
 	at, b := bsoncore.AppendDocumentElementStart(p.extra, "readConcern")
 	b = append(b, d[4:len(d)-1]...)
 	b = wire.AppendTimestampElement(b, "atClusterTime", now)

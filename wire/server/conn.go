@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -70,7 +71,7 @@ func (c *Conn) serve(ctx context.Context) {
 		b, err := c.reader.Next(wire.MaxMessageLen)
 		if err == nil {
 			c.busy.Store(true)
-			err = c.handle(ctx, b, &m)
+			err = c.guarded(ctx, b, &m)
 			c.busy.Store(false)
 			c.reader.Release()
 		}
@@ -86,6 +87,20 @@ func (c *Conn) serve(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// errPanicked ends a connection whose message made the program panic.
+var errPanicked = errors.New("the message made the handler panic")
+
+// guarded handles a message; a panic ends this connection and no other.
+func (c *Conn) guarded(ctx context.Context, b []byte, m *wire.Msg) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			c.server.opts.Log.Error().Int64("conn", c.ID).Interface("panic", p).Bytes("stack", debug.Stack()).Msg("panic")
+			err = errPanicked
+		}
+	}()
+	return c.handle(ctx, b, m)
 }
 
 func (c *Conn) handle(ctx context.Context, b []byte, m *wire.Msg) error {
