@@ -9,8 +9,6 @@ import (
 
 // ErrArray says that a document has an array at a field of the shard key or on
 // the way to it (code 61, ShardKeyNotFound).
-//
-//nolint:staticcheck // The text is MongoDB's.
 var ErrArray = errors.New("Shard key cannot contain array values or array descendants.")
 
 // Lookup finds the value at a dotted path. What is missing is not found, and so

@@ -48,7 +48,7 @@ func appendHashClass(dst []byte, t bson.Type) []byte {
 
 // appendHashedScalar appends what is digested of a value, after its class.
 func appendHashedScalar(dst []byte, t bson.Type, value []byte) []byte {
-	i := int64(0)
+	var i int64
 	switch t {
 	case bson.TypeInt32, bson.TypeInt64:
 		i, _ = integer(t, value)

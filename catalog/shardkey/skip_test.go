@@ -16,7 +16,9 @@ func TestFieldLen(t *testing.T) {
 		}
 	}
 	for _, v := range []any{
-		bson.DBPointer{DB: "x"}, bson.Undefined{}, dec("-1E+400"), "a\x00b",
+		bson.DBPointer{DB: "x"},
+		bson.Undefined{},
+		dec("-1E+400"), "a\x00b",
 		bson.CodeWithScope{Code: "a\x00", Scope: bson.D{{Key: "q", Value: bson.A{int32(1), "x"}}}},
 	} {
 		typ, value := marshal(t, v)

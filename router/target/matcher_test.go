@@ -63,7 +63,7 @@ func (m matcher) compare(a, b any) (c int, comparable bool) {
 
 func (m matcher) filter(d, filter bson.D) bool {
 	for _, e := range filter {
-		ok := false
+		var ok bool
 		switch e.Key {
 		case "$and":
 			ok = !slices.ContainsFunc(e.Value.(bson.A), func(f any) bool { return !m.filter(d, f.(bson.D)) })
