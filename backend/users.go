@@ -18,6 +18,7 @@ const routerRole = "shardgateRouter"
 
 const (
 	codeRoleExists   = 51002
+	codeUserExists   = 51003
 	codeUserNotFound = 11
 )
 
@@ -48,13 +49,19 @@ func (s *Shard) CreateUser(ctx context.Context, name string) error {
 	if err != nil && !hasCode(err, codeRoleExists) {
 		return fmt.Errorf("create role on %s: %w", s.ID, err)
 	}
-	err = db.RunCommand(ctx, bson.D{
-		{Key: "createUser", Value: name},
-		{Key: "pwd", Value: pwd},
-		{Key: "roles", Value: bson.A{bson.D{{Key: "role", Value: routerRole}, {Key: "db", Value: "admin"}}}},
-		{Key: "mechanisms", Value: bson.A{"SCRAM-SHA-256"}},
-		{Key: "writeConcern", Value: majority},
-	}).Err()
+	user := func(command string) error {
+		return db.RunCommand(ctx, bson.D{
+			{Key: command, Value: name},
+			{Key: "pwd", Value: pwd},
+			{Key: "roles", Value: bson.A{bson.D{{Key: "role", Value: routerRole}, {Key: "db", Value: "admin"}}}},
+			{Key: "mechanisms", Value: bson.A{"SCRAM-SHA-256"}},
+			{Key: "writeConcern", Value: majority},
+		}).Err()
+	}
+	err = user("createUser")
+	if hasCode(err, codeUserExists) { // an earlier attempt's reply was lost
+		err = user("updateUser")
+	}
 	if err != nil {
 		return fmt.Errorf("create user on %s: %w", s.ID, err)
 	}
