@@ -156,8 +156,8 @@ func (r *Router) targetFindAndModify(op *Op, e *Entry, upsert bool) ([]string, e
 	collated := Collated(op, e)
 	if mods, ok := op.Lookup("update"); ok {
 		u := target.Update{Filter: q, Collated: collated, Mods: mods.RawValue(), Upsert: upsert}
-		if target.MayChangeKey(e.Table.Pattern(), u) {
-			return nil, notYet("an update that may change a shard key value")
+		if err := e.keepsKey(u); err != nil {
+			return nil, err
 		}
 	}
 	return e.targetWrite(q, collated, false, upsert)

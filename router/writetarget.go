@@ -68,10 +68,22 @@ func (e *Entry) targetUpdate(_ *Op, doc wire.Doc) ([]string, error) {
 		return nil, mongoerr.New(40414, "BSON field 'update.updates.u' is missing but a required field")
 	}
 	u := target.Update{Filter: q, Collated: collated, Mods: mods.RawValue(), Upsert: flag(doc, "upsert")}
-	if target.MayChangeKey(e.Table.Pattern(), u) {
-		return nil, notYet("an update that may change a shard key value")
+	if err := e.keepsKey(u); err != nil {
+		return nil, err
 	}
 	return e.targetWrite(q, collated, flag(doc, "multi"), u.Upsert)
+}
+
+// keepsKey refuses an update that may change a shard key value, and one that no shard
+// would run.
+func (e *Entry) keepsKey(u target.Update) error {
+	if !target.MayChangeKey(e.Table.Pattern(), u) {
+		return nil
+	}
+	if why := target.Malformed(u.Mods); why != "" && !u.Replaces() {
+		return mongoerr.New(mongoerr.FailedToParse, why)
+	}
+	return notYet("an update that may change a shard key value")
 }
 
 func (e *Entry) targetDelete(_ *Op, doc wire.Doc) ([]string, error) {

@@ -44,6 +44,34 @@ func MayChangeKey(p *shardkey.Pattern, u Update) bool {
 	}
 }
 
+// Malformed says what a mongod refuses about update operators whatever they are
+// applied to, "" if nothing. Such an update changes no document, so no key either.
+func Malformed(mods bson.RawValue) string {
+	if mods.Type != bson.TypeEmbeddedDocument {
+		return ""
+	}
+	r := shardkey.NewReader(mods.Value)
+	for r.Next() {
+		switch name := string(r.Name); {
+		case !operatorKnown(name):
+			return "Unknown modifier: " + name + ". Expected a valid update modifier or pipeline-style update specified as an array"
+		case r.Type != bson.TypeEmbeddedDocument:
+			return "Modifiers operate on fields but another type was found instead. For example: {$mod: {<field>: ...}} not {" + name + ": ...}"
+		}
+	}
+	return ""
+}
+
+// operatorKnown reports whether MongoDB 6.0 has an update operator.
+func operatorKnown(name string) bool {
+	switch name {
+	case "$set", "$setOnInsert", "$rename", "$unset", "$inc", "$mul", "$min", "$max", "$currentDate", "$bit",
+		"$push", "$addToSet", "$pull", "$pullAll", "$pop":
+		return true
+	}
+	return false
+}
+
 // guard examines one update.
 type guard struct {
 	p *shardkey.Pattern
