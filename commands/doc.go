@@ -5,3 +5,5 @@
 // row of the table, from which listCommands, help and the README's list are made) and
 // request (one command under way).
 package commands
+
+//go:generate go run ./internal/gendoc ../README.md
