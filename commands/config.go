@@ -18,7 +18,7 @@ const logLimit = 10_000
 // configDocuments returns the documents of config.<coll>, made from the catalog; none
 // for a collection that config does not have.
 func configDocuments(ctx context.Context, req *request, coll string) ([]bson.Raw, error) {
-	s := req.h.router.Snapshot()
+	s := req.h.router.Latest(ctx)
 	view := configdb.Snapshot{}
 	for _, sh := range s.Shards {
 		view.Shards = append(view.Shards, sh)
@@ -109,7 +109,7 @@ func configFind(ctx context.Context, req *request) error {
 	if err != nil {
 		return err
 	}
-	return req.h.router.Virtual(ctx, req.Op, configDB+"."+coll, docs, findStages(req))
+	return req.h.router.Virtual(ctx, req.Op, configDB+"."+coll, docs, findStages(req), nil)
 }
 
 func configAggregate(ctx context.Context, req *request) error {
@@ -125,7 +125,7 @@ func configAggregate(ctx context.Context, req *request) error {
 	if err != nil {
 		return err
 	}
-	return req.h.router.Virtual(ctx, req.Op, configDB+"."+coll, docs, stages)
+	return req.h.router.Virtual(ctx, req.Op, configDB+"."+coll, docs, stages, nil)
 }
 
 // stages returns the pipeline's stages.
@@ -158,7 +158,7 @@ func configCount(ctx context.Context, req *request) error {
 	}
 	n := len(docs)
 	if stages := findStages(req); len(stages) > 0 {
-		if docs, err = req.h.router.VirtualDocs(ctx, req.Op, docs, append(stages, countStage())); err != nil {
+		if docs, err = req.h.router.VirtualDocs(ctx, req.Op, docs, append(stages, countStage()), nil); err != nil {
 			return err
 		}
 		n = 0
@@ -197,7 +197,7 @@ func configDistinct(ctx context.Context, req *request) error {
 		wire.Doc(bsoncore.BuildDocument(nil, bsoncore.AppendStringElement(nil, "$unwind", field))),
 		wire.Doc(bsoncore.BuildDocument(nil, bsoncore.AppendDocumentElement(nil, "$group", group))),
 		wire.Doc(bsoncore.BuildDocument(nil, bsoncore.AppendDocumentElement(nil, "$sort", sort))))
-	if docs, err = req.h.router.VirtualDocs(ctx, req.Op, docs, stages); err != nil {
+	if docs, err = req.h.router.VirtualDocs(ctx, req.Op, docs, stages, nil); err != nil {
 		return err
 	}
 	values := bsoncore.NewArrayBuilder()

@@ -23,7 +23,7 @@ func listIndexes(ctx context.Context, req *request) error {
 	}
 	if string(req.Cmd.DB) == configDB {
 		if coll, _ := req.Cmd.First.Str(); slices.Contains(configdb.Names(), coll) {
-			return req.h.router.Virtual(ctx, req.Op, ns, []bson.Raw{idIndex()}, nil)
+			return req.h.router.Virtual(ctx, req.Op, ns, []bson.Raw{idIndex()}, nil, nil)
 		}
 	}
 	return req.h.router.ListIndexes(ctx, req.Op)
@@ -50,7 +50,7 @@ func listCollections(ctx context.Context, req *request) error {
 			docs = append(docs, collectionDoc(name, &catalog.Collection{Kind: catalog.KindUnsharded}))
 		}
 	}
-	s := req.h.router.Snapshot()
+	s := req.h.router.Latest(ctx)
 	var names []string
 	for ns := range s.Entries {
 		if strings.HasPrefix(ns, db+".") {
@@ -74,7 +74,7 @@ func listCollections(ctx context.Context, req *request) error {
 		p = bsoncore.AppendInt32Element(p, "type", 1)
 		stages = append(stages, wire.Doc(bsoncore.BuildDocument(nil, bsoncore.AppendDocumentElement(nil, "$project", bsoncore.BuildDocument(nil, p)))))
 	}
-	return req.h.router.Virtual(ctx, req.Op, db+".$cmd.listCollections", docs, stages)
+	return req.h.router.Virtual(ctx, req.Op, db+".$cmd.listCollections", docs, stages, nil)
 }
 
 func collectionDoc(name string, c *catalog.Collection) bson.Raw {
@@ -109,14 +109,14 @@ func listDatabases(ctx context.Context, req *request) error {
 		nameOnly, _ = e.Bool()
 	}
 	names := []string{"admin", configDB}
-	for name := range req.h.router.Snapshot().Databases {
+	for name := range req.h.router.Latest(ctx).Databases {
 		names = append(names, name)
 	}
 	sort.Strings(names)
 	docs, total := databaseDocs(names, sizes, nameOnly)
 	if e, ok := req.Lookup("filter"); ok && len(e.Value) > 5 {
 		var err error
-		if docs, err = req.h.router.VirtualDocs(ctx, req.Op, docs, []wire.Doc{stage("$match", e)}); err != nil {
+		if docs, err = req.h.router.VirtualDocs(ctx, req.Op, docs, []wire.Doc{stage("$match", e)}, nil); err != nil {
 			return err
 		}
 	}

@@ -196,7 +196,7 @@ func (r *Router) aggregateNothing(ctx context.Context, op *Op, s *scope, p *pipe
 	if isReport(p.first) {
 		return mongoerr.Newf(mongoerr.NamespaceNotFound, "Collection [%s] not found.", s.ns)
 	}
-	return r.Virtual(ctx, op, s.ns, nil, p.stages)
+	return r.Virtual(ctx, op, s.ns, nil, p.stages, nil)
 }
 
 // aggregateReports runs a reporting stage on every owner, adds the shard's name to
@@ -228,7 +228,7 @@ func (r *Router) aggregateReports(ctx context.Context, op *Op, s *scope, p *pipe
 			batch = batch[n:]
 		}
 	}
-	return r.Virtual(ctx, op, s.ns, docs, p.stages[1:])
+	return r.Virtual(ctx, op, s.ns, docs, p.stages[1:], nil)
 }
 
 // withShard adds the shard's name to a report, as mongos does.

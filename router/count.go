@@ -84,36 +84,6 @@ func int64Arg(op *Op, name string) int64 {
 	return n
 }
 
-// Distinct runs distinct where one shard has all the answers.
-func (r *Router) Distinct(ctx context.Context, op *Op) error {
-	s, err := r.admit(ctx, op)
-	if err != nil {
-		return err
-	}
-	if s.entry == nil {
-		op.Reply.Elems = bsoncore.AppendArrayElement(op.Reply.Elems, "values", emptyDoc)
-		op.Reply.OK()
-		return nil
-	}
-	defer r.leave(s.entry)
-	filter, err := filterOf(op, "query")
-	if err != nil {
-		return err
-	}
-	if err := r.route(&s, op, filter); err != nil {
-		return err
-	}
-	if len(s.shards) > 1 {
-		return notYet("distinct over several shards")
-	}
-	p := &patch{}
-	if err := r.join(op, s.shards, p); err != nil {
-		return err
-	}
-	_, _, err = r.forward(ctx, op, s.shards[0], p)
-	return err
-}
-
 // FindAndModify runs findAndModify on the shard that its query pins.
 func (r *Router) FindAndModify(ctx context.Context, op *Op) error {
 	s, err := r.admit(ctx, op)

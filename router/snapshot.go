@@ -6,6 +6,7 @@ import (
 
 	"github.com/shardgate/shardgate/catalog"
 	"github.com/shardgate/shardgate/catalog/shardkey"
+	"go.mongodb.org/mongo-driver/v2/bson"
 )
 
 // Snapshot is one state of the catalog as this router acts by it. It is immutable.
@@ -31,6 +32,15 @@ type Entry struct {
 
 // Sharded reports whether the collection has a shard key.
 func (e *Entry) Sharded() bool { return e != nil && e.Coll.Kind == catalog.KindSharded }
+
+// collation returns the collection's default collation, nil for the simple one or where
+// there is no collection.
+func (e *Entry) collation() bson.Raw {
+	if e == nil {
+		return nil
+	}
+	return e.Coll.Collation
+}
 
 // Home returns the one shard of an unsharded collection.
 func (e *Entry) Home() string { return e.Table.Chunk(0).Shard }

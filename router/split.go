@@ -156,7 +156,7 @@ func (r *Router) aggregateScatter(ctx context.Context, op *Op, s *scope, p *pipe
 	if err != nil {
 		return err
 	}
-	return r.Virtual(ctx, op, s.ns, docs, sp.merger)
+	return r.Virtual(ctx, op, s.ns, docs, sp.merger, s.entry.collation())
 }
 
 func (sp *split) patch() *patch {

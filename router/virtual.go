@@ -17,12 +17,12 @@ const literalLimit = wire.MaxDocumentLen - 1<<20
 
 // Virtual runs pipeline stages over documents that lie in no collection, on a real
 // mongod of whichever shard is there (MONGOD.md "Merging": $documents with $literal).
-// The reply's cursor is given as one on ns.
-func (r *Router) Virtual(ctx context.Context, op *Op, ns string, docs []bson.Raw, stages []wire.Doc) error {
+// The reply's cursor is given as one on ns; collation as for VirtualDocs.
+func (r *Router) Virtual(ctx context.Context, op *Op, ns string, docs []bson.Raw, stages []wire.Doc, collation bson.Raw) error {
 	if len(stages) == 0 && len(r.anyShards()) == 0 || len(docs) == 0 && len(stages) == 0 {
 		return r.virtualAlone(op, ns, docs)
 	}
-	s, err := r.runVirtual(ctx, op, docs, stages)
+	s, err := r.runVirtual(ctx, op, docs, stages, collation)
 	if err != nil {
 		return err
 	}
@@ -37,35 +37,34 @@ func (r *Router) Virtual(ctx context.Context, op *Op, ns string, docs []bson.Raw
 	return r.firstBatch(ctx, op, c, n, single)
 }
 
-// VirtualDocs is Virtual for results that the caller reads itself; they must fit one
-// batch.
-func (r *Router) VirtualDocs(ctx context.Context, op *Op, docs []bson.Raw, stages []wire.Doc) ([]bson.Raw, error) {
-	s, err := r.runVirtual(ctx, op, docs, stages)
+// VirtualDocs is Virtual for results that the caller reads itself. collation is that of
+// the documents' collection, for a command that brings none of its own; nil: simple.
+func (r *Router) VirtualDocs(ctx context.Context, op *Op, docs []bson.Raw, stages []wire.Doc, collation bson.Raw) ([]bson.Raw, error) {
+	s, err := r.runVirtual(ctx, op, docs, stages, collation)
 	if err != nil {
 		return nil, err
 	}
-	defer r.release(op, &s)
-	id, _, batch, err := cursorReply(s.info.Cursor)
-	if err != nil {
+	c := r.newCursor(op, "admin.$cmd.aggregate")
+	c.virtual = true
+	p := &part{shard: s.shard, addr: s.addr, buf: s.buf, db: "admin"}
+	c.parts = []*part{p}
+	defer r.killShardCursors(ctx, c)
+	if p.id, p.coll, p.rest, err = cursorReply(s.info.Cursor); err != nil {
 		return nil, err
-	}
-	if id != 0 {
-		return nil, notYet("a result of more than one batch here")
 	}
 	var out []bson.Raw
-	for len(batch) > 0 {
-		e, n := wire.FirstElem(batch)
-		if n == 0 {
-			return nil, wire.ErrMalformed
+	for {
+		head, doc, err := r.head(ctx, op, c)
+		if head == nil || err != nil {
+			return out, err
 		}
-		out = append(out, append(bson.Raw(nil), e.Value...))
-		batch = batch[n:]
+		out = append(out, append(bson.Raw(nil), doc...))
+		head.pop()
 	}
-	return out, nil
 }
 
 // runVirtual sends the documents and stages to the first shard that answers.
-func (r *Router) runVirtual(ctx context.Context, op *Op, docs []bson.Raw, stages []wire.Doc) (sent, error) {
+func (r *Router) runVirtual(ctx context.Context, op *Op, docs []bson.Raw, stages []wire.Doc, collation bson.Raw) (sent, error) {
 	total := 0
 	for _, d := range docs {
 		total += len(d)
@@ -77,7 +76,7 @@ func (r *Router) runVirtual(ctx context.Context, op *Op, docs []bson.Raw, stages
 	if len(shards) == 0 {
 		return sent{}, mongoerr.New(mongoerr.ShardNotFound, "no shard is there to run the query: add one with addShard")
 	}
-	msg := r.virtualMessage(op, docs, stages)
+	msg := r.virtualMessage(op, docs, stages, collation)
 	var s sent
 	var err error
 	for _, shard := range shards {
@@ -147,7 +146,7 @@ func rank(s *backend.Shard) int {
 	return 1
 }
 
-func (r *Router) virtualMessage(op *Op, docs []bson.Raw, stages []wire.Doc) []byte {
+func (r *Router) virtualMessage(op *Op, docs []bson.Raw, stages []wire.Doc, collation bson.Raw) []byte {
 	lit := bsoncore.NewArrayBuilder()
 	for _, d := range docs {
 		lit.AppendDocument(bsoncore.Document(d))
@@ -165,6 +164,9 @@ func (r *Router) virtualMessage(op *Op, docs []bson.Raw, stages []wire.Doc) []by
 		if e, ok := op.Lookup(name); ok {
 			elems = append(elems, e.Raw...)
 		}
+	}
+	if _, ok := op.Lookup("collation"); !ok && len(collation) > 0 {
+		elems = bsoncore.AppendDocumentElement(elems, "collation", bsoncore.Document(collation))
 	}
 	elems = r.appendEnvelope(elems, op, &patch{})
 	return backend.AppendCommand(nil, "admin", elems)
