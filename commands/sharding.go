@@ -66,9 +66,9 @@ func addShard(ctx context.Context, req *request) error {
 	return nil
 }
 
-func listShards(_ context.Context, req *request) error {
+func listShards(ctx context.Context, req *request) error {
 	var rows []catalog.Shard
-	for _, sh := range req.h.router.Snapshot().Shards {
+	for _, sh := range req.h.router.Latest(ctx).Shards {
 		rows = append(rows, sh)
 	}
 	docs, _ := configdb.Documents("shards", configdb.Snapshot{Shards: rows})
@@ -251,12 +251,12 @@ func getShardMap(_ context.Context, req *request) error {
 	return req.document(bson.D{{Key: "map", Value: m}, {Key: "hosts", Value: hosts}, {Key: "connStrings", Value: conns}})
 }
 
-func getShardVersion(_ context.Context, req *request) error {
+func getShardVersion(ctx context.Context, req *request) error {
 	ns, ok := req.Cmd.First.Str()
 	if !ok {
 		return mongoerr.New(mongoerr.TypeMismatch, "BSON field 'getShardVersion' must be a string")
 	}
-	s := req.h.router.Snapshot()
+	s := req.h.router.Latest(ctx)
 	if d, ok := s.Databases[ns]; ok {
 		return req.document(bson.D{{Key: "primaryShard", Value: d.Primary}, {Key: "shardingEnabled", Value: true}, {Key: "version", Value: bson.D{
 			{Key: "uuid", Value: bson.Binary{Subtype: 4, Data: d.UUID[:]}},

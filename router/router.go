@@ -205,6 +205,23 @@ func (r *Router) storedKey() []byte {
 // Snapshot returns the catalog state that this router acts by now.
 func (r *Router) Snapshot() *Snapshot { return r.snap.Load() }
 
+// Latest returns the newest catalog state, for commands that show it: what was
+// acknowledged at another router must be seen here. Without the catalog it is the one
+// in memory.
+func (r *Router) Latest(ctx context.Context) *Snapshot {
+	if !r.down.Load() {
+		ctx, cancel := context.WithTimeout(ctx, latestLimit)
+		defer cancel()
+		if err := r.Refresh(ctx); err != nil {
+			r.log.Debug().Err(err).Msg("the catalog is shown from memory")
+		}
+	}
+	return r.snap.Load()
+}
+
+// latestLimit bounds the wait for a catalog that does not answer.
+const latestLimit = 2 * time.Second
+
 // Store returns the catalog.
 func (r *Router) Store() catalog.Store { return r.store }
 
