@@ -273,18 +273,31 @@ func (c *ShardsConfig) tls() (*tls.Config, error) {
 	return t, nil
 }
 
-// hidePassword is a DSN without its password.
+// hidden stands where a password was. It needs no escaping in a URL.
+const hidden = "xxxxx"
+
+// hidePassword is a DSN without its passwords. A URL that cannot be told apart from
+// its password is not shown at all.
 func hidePassword(dsn string) string {
-	if u, err := url.Parse(dsn); err == nil && u.Scheme != "" {
-		q := u.Query()
-		if q.Has("password") {
-			q.Set("password", "***")
+	scheme, rest, isURL := strings.Cut(dsn, "://")
+	if !isURL {
+		// The value is in quotes or not, with escapes.
+		setting := regexp.MustCompile(`(password\s*=\s*)('(?:\\.|[^'\\])*'?|(?:\\.|\S)+)`)
+		return setting.ReplaceAllString(dsn, "${1}"+hidden)
+	}
+	u, err := url.Parse(dsn)
+	if err != nil || u.User == nil && strings.Contains(rest, "@") {
+		return scheme + "://" + hidden
+	}
+	q := u.Query()
+	for _, name := range []string{"password", "sslpassword"} {
+		if q.Has(name) {
+			q.Set(name, hidden)
 			u.RawQuery = q.Encode()
 		}
-		if _, has := u.User.Password(); has {
-			u.User = url.UserPassword(u.User.Username(), "***")
-		}
-		return u.String()
 	}
-	return regexp.MustCompile(`(password\s*=\s*)('[^']*'|\S+)`).ReplaceAllString(dsn, "${1}***")
+	if _, has := u.User.Password(); has {
+		u.User = url.UserPassword(u.User.Username(), hidden)
+	}
+	return u.String()
 }
