@@ -95,6 +95,7 @@ func crud() []Command {
 
 func ddl() []Command {
 	return []Command{
+		{Name: "collMod", Help: "Changes a collection's options and indexes.", WriteConcern: true, APIv1: true, run: collMod},
 		{Name: "create", Help: "Makes a collection.", WriteConcern: true, APIv1: true, run: create},
 		{Name: "createIndexes", Help: "Builds indexes on all shards that own the collection.", WriteConcern: true, APIv1: true, run: createIndexes},
 		{Name: "drop", Help: "Drops a collection.", WriteConcern: true, APIv1: true, run: drop},
@@ -135,6 +136,7 @@ func diagnostics() []Command {
 	return []Command{
 		{Name: "buildInfo", Aliases: []string{"buildinfo"}, Help: "Says which version this is.", Anonymous: true, OpQuery: true, run: buildInfo},
 		{Name: "connectionStatus", Help: "Says who is logged in.", Anonymous: true, run: connectionStatus},
+		{Name: "dbStats", Aliases: []string{"dbstats"}, Help: "Adds up what all shards hold of a database.", run: dbStats},
 		{Name: "getCmdLineOpts", Help: "Says how the program was started.", AdminOnly: true, run: getCmdLineOpts},
 		{Name: "getLog", Help: "Returns recent warnings.", AdminOnly: true, run: getLog},
 		{Name: "getParameter", Help: "Returns parameters.", AdminOnly: true, run: getParameter},
@@ -162,10 +164,10 @@ func notYet() []Command {
 		"abortMoveCollection", "abortReshardCollection", "abortUnshardCollection",
 		"addShardToZone", "analyzeShardKey", "appendOplogNote", "authenticate",
 		"balancerCollectionStatus", "balancerStart", "balancerStop", "bulkWrite",
-		"checkMetadataConsistency", "cleanupReshardCollection", "clearJumboFlag", "collMod",
+		"checkMetadataConsistency", "cleanupReshardCollection", "clearJumboFlag",
 		"collStats", "commitReshardCollection", "configureCollectionBalancing",
 		"configureQueryAnalyzer", "connPoolStats", "connPoolSync", "convertToCapped",
-		"createRole", "createUser", "currentOp", "dataSize", "dbStats", "dropAllRolesFromDatabase",
+		"createRole", "createUser", "currentOp", "dataSize", "dropAllRolesFromDatabase",
 		"dropAllUsersFromDatabase", "dropConnections", "dropRole", "dropUser", "features",
 		"filemd5", "fsync", "fsyncUnlock", "getClusterParameter", "getDefaultRWConcern",
 		"getDiagnosticData", "grantPrivilegesToRole", "grantRolesToRole", "grantRolesToUser",

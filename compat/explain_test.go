@@ -76,3 +76,36 @@ func TestDistinctOverShards(t *testing.T) {
 	require.Equal(t, 7, distinct(bson.E{"collation", bson.D{{"locale", "en"}, {"strength", 2}}}), "a and A are one")
 	require.Equal(t, 1, distinct(bson.E{"query", bson.D{{"v", "b"}}}))
 }
+
+// TestCollModAndStats: options change on every owner and in the catalog, and a database's
+// numbers are those of all shards.
+func TestCollModAndStats(t *testing.T) {
+	db := router(t, 0).Database(newDB(t))
+	shardCollection(t, 0, db.Name()+".c", bson.D{{"k", "hashed"}})
+	var docs []any
+	for i := range 60 {
+		docs = append(docs, bson.D{{"_id", i}, {"k", i}})
+	}
+	_, err := db.Collection("c").InsertMany(opContext(t, opLimit), docs)
+	require.NoError(t, err)
+
+	require.NoError(t, db.RunCommand(opContext(t, opLimit), bson.D{{"collMod", "c"}, {"validator", bson.D{{"k", bson.D{{"$exists", true}}}}}}).Err())
+	other := router(t, 1).Database(db.Name())
+	infos, err := other.ListCollectionSpecifications(opContext(t, opLimit), bson.D{{"name", "c"}})
+	require.NoError(t, err)
+	require.Len(t, infos, 1)
+	require.NotEmpty(t, infos[0].Options.Lookup("validator").Document())
+	for i := range 20 { // whichever shard it goes to
+		_, err = other.Collection("c").InsertOne(opContext(t, opLimit), bson.D{{"_id", 1000 + i}, {"x", i}})
+		require.Equal(t, 121, code(err))
+	}
+	err = db.RunCommand(opContext(t, opLimit), bson.D{{"collMod", "c"}, {"index", bson.D{{"name", "k_hashed"}, {"hidden", true}}}}).Err()
+	require.Equal(t, 72, code(err))
+
+	raw, err := db.RunCommand(opContext(t, opLimit), bson.D{{"dbStats", 1}}).Raw()
+	require.NoError(t, err)
+	require.EqualValues(t, 60, raw.Lookup("objects").AsInt64())
+	per, err := raw.Lookup("raw").Document().Elements()
+	require.NoError(t, err)
+	require.Len(t, per, shardCount)
+}

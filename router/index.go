@@ -1,6 +1,7 @@
 package router
 
 import (
+	"bytes"
 	"context"
 	"strconv"
 	"strings"
@@ -159,7 +160,7 @@ func uniqueAgrees(e *Entry, indexes []bson.Raw) error {
 }
 
 // DropIndexes runs dropIndexes on all owners. The last index that supports the shard
-// key stays: 370.
+// key stays: 370, but "*" means all others.
 func (r *Router) DropIndexes(ctx context.Context, ns string, cmd bson.D, drops func(name string, key bson.Raw) bool) ([]ShardReplies, error) {
 	var out []ShardReplies
 	err := r.withLock(ctx, ns, "dropIndexes", func(catalog.Lock) error {
@@ -168,7 +169,13 @@ func (r *Router) DropIndexes(ctx context.Context, ns string, cmd bson.D, drops f
 			return err
 		}
 		if e.Sharded() {
-			if err := r.keepsKeyIndex(ctx, e, drops); err != nil {
+			indexes, err := r.indexesOf(ctx, e)
+			if err != nil {
+				return err
+			}
+			if at := allIndexes(cmd); at >= 0 {
+				cmd[at].Value = droppable(e.Table.Pattern(), indexes)
+			} else if err := keepsKeyIndex(e.Table.Pattern(), indexes, drops); err != nil {
 				return err
 			}
 		}
@@ -178,15 +185,41 @@ func (r *Router) DropIndexes(ctx context.Context, ns string, cmd bson.D, drops f
 	return out, err
 }
 
-func (r *Router) keepsKeyIndex(ctx context.Context, e *Entry, drops func(string, bson.Raw) bool) error {
-	indexes, err := r.indexesOf(ctx, e)
-	if err != nil {
-		return err
+// allIndexes returns where a dropIndexes command says index: "*", -1 if it does not.
+func allIndexes(cmd bson.D) int {
+	for i := range cmd {
+		if v, ok := cmd[i].Value.(bson.RawValue); ok && cmd[i].Key == "index" {
+			if s, _ := v.StringValueOK(); s == "*" {
+				return i
+			}
+		}
 	}
+	return -1
+}
+
+// droppable lists the indexes that "*" stands for: all but _id's and the last one that
+// supports the shard key.
+func droppable(p *shardkey.Pattern, indexes []indexInfo) bson.A {
+	keep := ""
+	for i := range indexes {
+		if x := &indexes[i]; indexSupports(p, x.Key) && x.plain() && (keep == "" || x.isID()) {
+			keep = x.Name
+		}
+	}
+	names := bson.A{}
+	for i := range indexes {
+		if x := &indexes[i]; !x.isID() && x.Name != keep {
+			names = append(names, x.Name)
+		}
+	}
+	return names
+}
+
+func keepsKeyIndex(p *shardkey.Pattern, indexes []indexInfo, drops func(string, bson.Raw) bool) error {
 	lost := false
 	for i := range indexes {
 		x := &indexes[i]
-		if !indexSupports(e.Table.Pattern(), x.Key) || !x.plain() {
+		if !indexSupports(p, x.Key) || !x.plain() {
 			continue
 		}
 		if x.isID() || !drops(x.Name, x.Key) {
@@ -198,6 +231,42 @@ func (r *Router) keepsKeyIndex(ctx context.Context, e *Entry, drops func(string,
 		return nil
 	}
 	return mongoerr.New(mongoerr.CannotDropShardKeyIndex, "Cannot drop the only compatible index for this collection's shard key")
+}
+
+// CollMod runs collMod on all owners and keeps the catalog's copy of the options true.
+// hides says whether it hides an index: that of the shard key stays visible (72).
+func (r *Router) CollMod(ctx context.Context, ns string, cmd bson.D, hides func(name string, key bson.Raw) bool) ([]ShardReplies, error) {
+	var out []ShardReplies
+	err := r.withLock(ctx, ns, "collMod", func(l catalog.Lock) error {
+		e, err := r.existing(ns)
+		if err != nil {
+			return err
+		}
+		if e.Sharded() {
+			indexes, err := r.indexesOf(ctx, e)
+			if err != nil {
+				return err
+			}
+			if keepsKeyIndex(e.Table.Pattern(), indexes, hides) != nil {
+				return mongoerr.New(mongoerr.InvalidOptions, "can't hide the only index that supports the shard key")
+			}
+		}
+		out = r.onOwners(ctx, e, cmd)
+		return r.readOptions(ctx, l, e)
+	})
+	return out, err
+}
+
+// readOptions takes a collection's options from its first shard into the catalog.
+func (r *Router) readOptions(ctx context.Context, l catalog.Lock, e *Entry) error {
+	db, coll := catalog.SplitNS(e.Coll.NS)
+	list, err := r.listOn(ctx, e.Table.Shards()[0], db, bson.D{{Key: "name", Value: coll}})
+	if err != nil || len(list) == 0 || bytes.Equal(list[0].Options, e.Coll.Options) {
+		return err
+	}
+	row := *e.Coll
+	row.Options = list[0].Options
+	return r.announce(ctx, catalog.Change{Locks: []catalog.Lock{l}, Rows: []catalog.Collection{row}})
 }
 
 func (r *Router) existing(ns string) (*Entry, error) {
@@ -215,7 +284,15 @@ func (r *Router) existing(ns string) (*Entry, error) {
 func (r *Router) onOwners(ctx context.Context, e *Entry, cmd bson.D) []ShardReplies {
 	db, _ := catalog.SplitNS(e.Coll.NS)
 	cmd = append(cmd, bson.E{Key: "collectionUUID", Value: bson.Binary{Subtype: 4, Data: e.Coll.UUID[:]}})
-	shards := e.Table.Shards()
+	return r.onShards(ctx, e.Table.Shards(), db, cmd)
+}
+
+// OnAllShards runs a command on every shard's primary.
+func (r *Router) OnAllShards(ctx context.Context, db string, cmd bson.D) []ShardReplies {
+	return r.onShards(ctx, r.snap.Load().shardIDs(), db, cmd)
+}
+
+func (r *Router) onShards(ctx context.Context, shards []string, db string, cmd bson.D) []ShardReplies {
 	out := make([]ShardReplies, len(shards))
 	done := make(chan int)
 	for i, shard := range shards {
