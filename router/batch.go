@@ -5,7 +5,6 @@ import (
 	"sort"
 	"strconv"
 
-	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/shardgate/shardgate/wire"
@@ -134,20 +133,31 @@ func (r *Router) writeRound(ctx context.Context, op *Op, b *batch, round []child
 		return appendStatements(dst, start, b.kind.field, b.stmts, round[i].index)
 	})
 	defer r.releaseAll(op, answers)
+	var other error // of a child that found another collection
+	ran := false    // some child ran, or may have
 	for i := range answers {
 		a := &answers[i]
-		if a.err != nil {
-			if mongoerr.CodeOf(a.err) == mongoerr.CollectionUUIDMismatch || op.Txn.InTxn {
-				return a.err
-			}
-			res.addChildError(op, round[i].index, ClientError(op, a.err))
-			continue
+		err := a.err
+		if err == nil {
+			err = res.add(&a.sent, round[i].index)
 		}
-		if err := res.add(&a.sent, round[i].index); err != nil {
+		switch {
+		case err == nil:
+			ran = true
+		case mongoerr.CodeOf(err) == mongoerr.CollectionUUIDMismatch:
+			other = err
+		case op.Txn.InTxn || a.err == nil:
 			return err
+		default:
+			ran = true
+			res.addChildError(op, round[i].index, ClientError(op, err))
 		}
 	}
-	return nil
+	if other != nil && ran {
+		// Some children ran: to run all again would write twice.
+		return mongoerr.Wrap(mongoerr.ConflictingOperationInProgress, other, "the collection changed during the batch")
+	}
+	return other
 }
 
 // stmtIDs gives a child's statements the numbers that they have in the client's
@@ -167,17 +177,10 @@ func stmtIDs(op *Op, index []int) []byte {
 
 // clientStmtID returns the id of the n-th statement: what the client says, or n.
 func clientStmtID(op *Op, n int) int32 {
-	if e, ok := op.Cmd.Arg(wire.ArgStmtIDs); ok && e.Type == bson.TypeArray {
-		if v, ok := wire.Doc(e.Value).Lookup(strconv.Itoa(n)); ok {
-			id, _ := v.Int64()
-			return int32(id)
-		}
+	if op.stmtIDs != nil {
+		return op.stmtIDs[n]
 	}
-	if e, ok := op.Cmd.Arg(wire.ArgStmtID); ok {
-		id, _ := e.Int64()
-		return int32(id) + int32(n)
-	}
-	return int32(n)
+	return op.stmtID + int32(n)
 }
 
 // appendStatements appends the sequence of a child's statements to its message.

@@ -49,7 +49,9 @@ type Op struct {
 	Drop     wire.Generic // arguments not for shards, beside those always replaced
 	Write    bool         // the command writes: collectionUUID is sent, API arguments are not
 
-	lost []string // shards that may still run a write of this operation
+	stmtIDs []int32  // what the client calls its statements, if it has a list
+	stmtID  int32    // else the number of the first
+	lost    []string // shards that may still run a write of this operation
 
 	// For the log line.
 	Shards  int  // shards asked

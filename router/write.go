@@ -44,6 +44,9 @@ func (r *Router) Write(ctx context.Context, op *Op) error {
 	if err != nil {
 		return err
 	}
+	if err := readStmtIDs(op, n); err != nil {
+		return err
+	}
 	for attempt := 0; ; attempt++ {
 		err := r.writeOnce(ctx, op, kind, docs, n)
 		if attempt > 0 || mongoerr.CodeOf(err) != mongoerr.CollectionUUIDMismatch {
