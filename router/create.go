@@ -45,7 +45,7 @@ func compareOptions(e *Entry, options bson.D) error {
 	if e.Coll.Kind == catalog.KindView {
 		return mongoerr.Newf(mongoerr.NamespaceExists, "a view '%s' already exists", e.Coll.NS)
 	}
-	asked, err := bson.Marshal(options)
+	asked, err := bson.Marshal(append(bson.D{}, options...)) // nil cannot be encoded
 	if err != nil {
 		return err
 	}

@@ -43,6 +43,8 @@ func (r *Router) ShardCollection(ctx context.Context, spec ShardSpec) (id UUID, 
 				id = UUID(e.Coll.UUID)
 				return err
 			}
+		} else if !spec.ImplicitIndex && !isIDKey(spec.Key) {
+			return noIndex()
 		} else if e, err = r.createLocked(ctx, l, spec.NS, "", nil); err != nil {
 			return err
 		}
@@ -63,12 +65,34 @@ func alreadySharded(e *Entry, spec *ShardSpec) (bool, error) {
 		return false, mongoerr.Newf(mongoerr.CommandNotSupportedOnView, "Namespace %s is a view, not a collection", e.Coll.NS)
 	case !e.Sharded():
 		return false, nil
-	case e.Table.Pattern().String() == spec.Key.String() && e.Coll.Unique == spec.Unique:
+	case sameKey(e.Table.Pattern(), spec.Key) && e.Coll.Unique == spec.Unique:
 		return true, nil
 	}
 	return false, mongoerr.Newf(mongoerr.AlreadyInitialized,
 		"sharding already enabled for collection %s with options { key: %s, unique: %t }",
 		e.Coll.NS, e.Table.Pattern(), e.Coll.Unique)
+}
+
+// sameKey compares shard keys: {a: 1} and {a: 1.0} are the same.
+func sameKey(p, q *shardkey.Pattern) bool {
+	if p.Len() != q.Len() {
+		return false
+	}
+	for i := range p.Len() {
+		if p.Field(i).Name != q.Field(i).Name || p.Field(i).Hashed != q.Field(i).Hashed {
+			return false
+		}
+	}
+	return true
+}
+
+// isIDKey reports whether the key is {_id: 1}, whose index every collection has.
+func isIDKey(p *shardkey.Pattern) bool {
+	return p.Len() == 1 && p.Field(0).Name == "_id" && !p.Field(0).Hashed
+}
+
+func noIndex() error {
+	return mongoerr.New(6373200, "Must have an index compatible with the proposed shard key")
 }
 
 // shardLocked gives an unsharded collection its key. Everything that can refuse is
@@ -202,7 +226,7 @@ func (r *Router) prepareIndex(ctx context.Context, e *Entry, spec *ShardSpec) er
 	case !empty:
 		return mongoerr.New(mongoerr.InvalidOptions, "Please create an index that starts with the proposed shard key before sharding the collection")
 	case !spec.ImplicitIndex:
-		return mongoerr.New(6373200, "Must have an index compatible with the proposed shard key")
+		return noIndex()
 	}
 	return r.makeKeyIndex(ctx, e, spec)
 }
