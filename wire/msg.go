@@ -56,10 +56,10 @@ func (m *Msg) Sequence(name string) ([]byte, bool) {
 // (CASES.md A1). An error that is ErrProtocol means that the connection must be
 // closed; a *mongoerr.Error can be answered.
 func ParseMsg(b []byte, m *Msg) error {
-	*m = Msg{Header: ParseHeader(b)}
 	if len(b) < HeaderLen+4 {
 		return fmt.Errorf("%w: OP_MSG of %d bytes", ErrProtocol, len(b))
 	}
+	*m = Msg{Header: ParseHeader(b)}
 	m.Flags = binary.LittleEndian.Uint32(b[HeaderLen:])
 	if m.Flags&requiredFlags&^knownRequired != 0 {
 		return fmt.Errorf("%w: unknown required flag bits %#x", ErrProtocol, m.Flags)

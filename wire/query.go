@@ -16,12 +16,11 @@ type Query struct {
 
 // ParseQuery reads a whole OP_QUERY message. All its errors are ErrProtocol.
 func ParseQuery(b []byte) (Query, error) {
-	q := Query{Header: ParseHeader(b)}
-	rest := b[HeaderLen:]
-	if len(rest) < 4 {
-		return q, fmt.Errorf("%w: short OP_QUERY", ErrProtocol)
+	if len(b) < HeaderLen+4 {
+		return Query{}, fmt.Errorf("%w: short OP_QUERY", ErrProtocol)
 	}
-	rest = rest[4:]
+	q := Query{Header: ParseHeader(b)}
+	rest := b[HeaderLen+4:]
 	end := bytes.IndexByte(rest, 0)
 	if end < 0 || len(rest) < end+1+8 {
 		return q, fmt.Errorf("%w: short OP_QUERY", ErrProtocol)

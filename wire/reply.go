@@ -187,12 +187,14 @@ func (r *Reply) Adopt(msg []byte) (old []byte, info ShardReply, err error) {
 	at := keep
 	for it.Next(&e) {
 		n := len(e.Raw)
-		if !info.note(&e) {
+		if !internalField(e.Name) {
 			if at != keep {
 				copy(msg[keep:], msg[at:at+n])
+				e = elemAt(msg[keep : keep+n]) // info is to point at what stays
 			}
 			keep += n
 		}
+		info.note(&e)
 		at += n
 	}
 	if it.Err() != nil {
@@ -214,8 +216,8 @@ func Inspect(body Doc) (info ShardReply, err error) {
 	return info, it.Err()
 }
 
-// note records an element; true: it is internal and not for clients.
-func (s *ShardReply) note(e *Elem) (internal bool) {
+// note records an element.
+func (s *ShardReply) note(e *Elem) {
 	switch string(e.Name) {
 	case "ok":
 		s.OK, _ = e.Bool()
@@ -237,7 +239,6 @@ func (s *ShardReply) note(e *Elem) (internal bool) {
 			s.ClusterTime = t.Time
 		}
 	}
-	return internalField(e.Name)
 }
 
 // CursorIDOffset finds the 8 bytes of a cursor's id inside a cursor element's
