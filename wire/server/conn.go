@@ -136,7 +136,8 @@ func (c *Conn) message(ctx context.Context, b []byte, m *wire.Msg) error {
 			return err
 		}
 		flags := m.Flags & wire.FlagChecksum
-		if stream = stream && !c.ending.Load(); stream {
+		// Who wants no reply gets no stream of them.
+		if stream = stream && !m.MoreToCome() && !c.ending.Load(); stream {
 			flags |= wire.FlagMoreToCome
 		}
 		id := c.server.ids.Next()

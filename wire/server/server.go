@@ -97,6 +97,9 @@ func (s *Server) Run(ctx context.Context) error {
 	for {
 		nc, err := s.listener.Accept()
 		if ctx.Err() != nil {
+			if err == nil {
+				nc.Close()
+			}
 			break
 		}
 		if err != nil {
