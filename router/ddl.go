@@ -24,7 +24,7 @@ func (r *Router) withLock(ctx context.Context, name, why string, fn func(catalog
 	var lock catalog.Lock
 	for {
 		var err error
-		lock, err = r.store.Acquire(ctx, name, r.Self().Incarnation, why)
+		lock, err = r.acquire(ctx, name, why)
 		if err == nil {
 			break
 		}
@@ -35,17 +35,54 @@ func (r *Router) withLock(ctx context.Context, name, why string, fn func(catalog
 			return ctx.Err()
 		}
 	}
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-		defer cancel()
-		if err := r.store.Release(ctx, lock); err != nil {
-			r.log.Warn().Err(err).Str("lock", name).Msg("release lock")
-		}
-	}()
+	defer r.unlock(ctx, lock)
 	if err := r.Refresh(ctx); err != nil {
 		return catalogError(err)
 	}
 	return fn(lock)
+}
+
+// acquire tries to take a lock. A client that goes away or has no more time does not
+// cut it short: nobody would know then whether the lock is held, nor give it back.
+func (r *Router) acquire(ctx context.Context, name, why string) (catalog.Lock, error) {
+	if err := ctx.Err(); err != nil {
+		return catalog.Lock{}, err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lockCallTimeout)
+	defer cancel()
+	return r.store.Acquire(ctx, name, r.Self().Incarnation, why)
+}
+
+// unlock gives a lock back. Where the catalog is away it goes on trying until the
+// router stops: a lock that stays with a living router is nobody's to break.
+func (r *Router) unlock(ctx context.Context, l catalog.Lock) {
+	ctx = context.WithoutCancel(ctx)
+	err := r.tryUnlock(ctx, l)
+	if err == nil {
+		return
+	}
+	r.log.Warn().Err(err).Str("lock", l.Name).Msg("release lock; trying on")
+	r.wg.Go(func() {
+		for wait := 100 * time.Millisecond; err != nil; wait = min(2*wait, 2*time.Second) {
+			t := time.NewTimer(wait)
+			select {
+			case <-r.stopped:
+				t.Stop()
+				return // its locks go when it deregisters
+			case <-t.C:
+			}
+			err = r.tryUnlock(ctx, l)
+		}
+	})
+}
+
+// lockCallTimeout bounds one call for a lock.
+const lockCallTimeout = 5 * time.Second
+
+func (r *Router) tryUnlock(ctx context.Context, l catalog.Lock) error {
+	ctx, cancel := context.WithTimeout(ctx, lockCallTimeout)
+	defer cancel()
+	return r.store.Release(ctx, l)
 }
 
 // apply makes a catalog change and acts by it at once.
@@ -205,16 +242,14 @@ func (r *Router) recoverFenced(ctx context.Context) {
 		if e.Coll.State != catalog.StateFenced || time.Since(e.since) < recoverAfter {
 			continue
 		}
-		lock, err := r.store.Acquire(ctx, ns, r.Self().Incarnation, "recovery")
+		lock, err := r.acquire(ctx, ns, "recovery")
 		if err != nil {
 			continue
 		}
 		if err := r.recoverEntry(ctx, lock, ns); err != nil {
 			r.log.Warn().Err(err).Str("ns", ns).Msg("recover a collection left fenced")
 		}
-		if err := r.store.Release(ctx, lock); err != nil {
-			r.log.Warn().Err(err).Msg("release lock")
-		}
+		r.unlock(ctx, lock)
 	}
 }
 
