@@ -28,9 +28,7 @@ func dbStats(ctx context.Context, req *request) error {
 		}
 	}
 	cmd := bson.D{{Key: "dbStats", Value: int32(1)}}
-	for _, o := range req.options("scale") {
-		cmd = append(cmd, o)
-	}
+	cmd = append(cmd, req.options("scale")...)
 	replies := req.h.router.OnAllShards(ctx, string(req.Cmd.DB), cmd)
 	raw, err := req.rawDocument(replies)
 	if err != nil {

@@ -189,40 +189,45 @@ func TestPointFindPlanAllocatesNothing(t *testing.T) {
 	r := benchRouter(t, 100)
 	msg := findMessage(t)
 	ctx := context.Background()
-	var m wire.Msg
-	var cmd wire.Command
-	var op Op
-	out := make([]byte, 0, 4096)
+	p := planner{r: r, out: make([]byte, 0, 4096)}
 	allocs := testing.AllocsPerRun(100, func() {
-		var err error
-		out, err = plan(ctx, r, msg, &m, &cmd, &op, out)
-		require.NoError(t, err)
+		require.NoError(t, p.plan(ctx, msg))
 	})
 	require.Zero(t, allocs)
 }
 
-// plan does everything of a point find but the network.
-func plan(ctx context.Context, r *Router, msg []byte, m *wire.Msg, cmd *wire.Command, op *Op, out []byte) ([]byte, error) {
-	if err := wire.ParseMsg(msg, m); err != nil {
-		return out, err
+// planner does everything of a point find but the network, with what a connection
+// keeps between commands.
+type planner struct {
+	r   *Router
+	m   wire.Msg
+	cmd wire.Command
+	op  Op
+	out []byte
+}
+
+func (p *planner) plan(ctx context.Context, msg []byte) error {
+	if err := wire.ParseMsg(msg, &p.m); err != nil {
+		return err
 	}
-	if err := cmd.Parse(m.Body); err != nil {
-		return out, err
+	if err := p.cmd.Parse(p.m.Body); err != nil {
+		return err
 	}
-	*op = Op{Msg: m, Cmd: cmd}
-	s, err := r.admit(ctx, op)
+	p.op = Op{Msg: &p.m, Cmd: &p.cmd}
+	s, err := p.r.admit(ctx, &p.op)
 	if err != nil {
-		return out, err
+		return err
 	}
-	defer r.leave(s.entry)
-	filter, err := filterOf(op, "filter")
+	defer p.r.leave(s.entry)
+	filter, err := filterOf(&p.op, "filter")
 	if err != nil {
-		return out, err
+		return err
 	}
-	if err := r.route(&s, op, filter); err != nil {
-		return out, err
+	if err := p.r.route(&s, &p.op, filter); err != nil {
+		return err
 	}
-	return r.appendMessage(out[:0], op, &patch{}), nil
+	p.out = p.r.appendMessage(p.out[:0], &p.op, &patch{})
+	return nil
 }
 
 // BenchmarkPointFindPlan is the same without the network: parse, route, gate, patch.
@@ -230,14 +235,10 @@ func BenchmarkPointFindPlan(b *testing.B) {
 	r := benchRouter(b, 10_000)
 	msg := findMessage(b)
 	ctx := context.Background()
-	var m wire.Msg
-	var cmd wire.Command
-	var op Op
-	out := make([]byte, 0, 4096)
+	p := planner{r: r, out: make([]byte, 0, 4096)}
 	b.ReportAllocs()
 	for b.Loop() {
-		var err error
-		if out, err = plan(ctx, r, msg, &m, &cmd, &op, out); err != nil {
+		if err := p.plan(ctx, msg); err != nil {
 			b.Fatal(err)
 		}
 	}

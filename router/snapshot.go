@@ -4,9 +4,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.mongodb.org/mongo-driver/v2/bson"
+
 	"github.com/shardgate/shardgate/catalog"
 	"github.com/shardgate/shardgate/catalog/shardkey"
-	"go.mongodb.org/mongo-driver/v2/bson"
 )
 
 // Snapshot is one state of the catalog as this router acts by it. It is immutable.
