@@ -144,8 +144,13 @@ func TestRepeatedBatchesRunOnce(t *testing.T) {
 	// findAndModify, and a new number: it runs.
 	fam := func(c *rawConn, number int64) bson.Raw {
 		return ok(t, c.run(bson.D{
-			{"findAndModify", "c"}, {"query", bson.D{{"k", keys["shard_1"][5]}}}, {"update", bson.D{{"$inc", bson.D{{"f", 1}}}}}, {"new", true},
-			{"$db", db}, {"lsid", lsid}, {"txnNumber", number},
+			{"findAndModify", "c"},
+			{"query", bson.D{{"k", keys["shard_1"][5]}}},
+			{"update", bson.D{{"$inc", bson.D{{"f", 1}}}}},
+			{"new", true},
+			{"$db", db},
+			{"lsid", lsid},
+			{"txnNumber", number},
 		}))
 	}
 

@@ -53,7 +53,8 @@ func TestCausalSessionOverBusyAndIdleShards(t *testing.T) {
 	}
 
 	_, err := colls[0].InsertMany(t.Context(), []any{
-		bson.D{{"_id", "busy"}, {"k", busyKey}, {"n", 0}}, bson.D{{"_id", "idle"}, {"k", idleKey}, {"n", 0}},
+		bson.D{{"_id", "busy"}, {"k", busyKey}, {"n", 0}},
+		bson.D{{"_id", "idle"}, {"k", idleKey}, {"n", 0}},
 		bson.D{{"_id", "noise"}, {"k", noiseKey}},
 	})
 	require.NoError(t, err)

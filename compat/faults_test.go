@@ -175,17 +175,20 @@ func TestShardKilled(t *testing.T) {
 
 		// What needs the dead shard fails within the time that the client allows, and says what is wrong.
 		begin = time.Now()
-		err = router(t, r).Database(db).RunCommand(t.Context(), bson.D{{"count", "c"}, {"query", bson.D{{"n", 1}}}, {"maxTimeMS", 1500}}).Err()
+		err = router(t, r).Database(db).RunCommand(t.Context(), bson.D{{"count", "c"}, {"query", bson.D{{"n", 1}}}, {"maxTimeMS", 700}}).Err()
 		require.Contains(t, []int{50, 133}, code(err), "%v", err)
 		require.Less(t, time.Since(begin), 5*time.Second)
 
 		begin = time.Now()
 		err = router(t, r).Database(db).RunCommand(t.Context(), bson.D{
-			{"insert", "c"}, {"documents", bson.A{bson.D{{"k", keys[dead][0]}}}}, {"maxTimeMS", 1500},
+			{"insert", "c"}, {"documents", bson.A{bson.D{{"k", keys[dead][0]}}}}, {"maxTimeMS", 700},
 		}).Err()
 		require.Contains(t, []int{50, 133}, code(err), "%v", err)
 		require.Less(t, time.Since(begin), 5*time.Second)
 	}
+
+	t.Logf("the shard was down for %v", time.Since(begin).Round(time.Millisecond))
+	begin = time.Now()
 
 	up(t, shared.cluster.Shard(2).Member(0))
 
@@ -198,6 +201,7 @@ func TestShardKilled(t *testing.T) {
 		})
 	}
 
+	t.Logf("used again after %v", time.Since(begin).Round(time.Millisecond))
 	use(t, db, keys, "after", routers...)
 	scatter(t, db, "before", int64(3*shardCount*4), routers...)
 	scatter(t, db, "while", int64(3*2*4), routers...)
@@ -235,7 +239,9 @@ func ddlRefused(t *testing.T, r int, db, ns string) {
 		"shardCollection": func() error {
 			return router(t, r).Database("admin").RunCommand(opContext(t, opLimit), bson.D{{"shardCollection", ns + "new"}, {"key", bson.D{{"k", "hashed"}}}}).Err()
 		},
-		"drop": func() error { return router(t, r).Database(db).RunCommand(opContext(t, opLimit), bson.D{{"drop", "c"}}).Err() },
+		"drop": func() error {
+			return router(t, r).Database(db).RunCommand(opContext(t, opLimit), bson.D{{"drop", "c"}}).Err()
+		},
 	} {
 		begin := time.Now()
 		err := run()

@@ -105,7 +105,7 @@ func TestShardCollectionValidation(t *testing.T) {
 		{db + ".german", hashedK, 2, nil},
 		{db + ".new", bson.D{{"k", 1}}, 72, []bson.E{e("numInitialChunks", 4)}},
 		{db + ".indexed", hashedK, 72, []bson.E{e("numInitialChunks", 4)}},
-		{db + ".new", hashedK, 72, []bson.E{e("numInitialChunks", 8192*shardCount + 1)}},
+		{db + ".new", hashedK, 72, []bson.E{e("numInitialChunks", 8192*shardCount+1)}},
 		{db + ".new", hashedK, 72, []bson.E{e("numInitialChunks", 1000001)}},
 		{db + ".new", hashedK, 40415, []bson.E{e("noSuchOption", 1)}},
 		{db + ".new", hashedK, 6373200, []bson.E{e("implicitlyCreateIndex", false)}},

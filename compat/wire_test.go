@@ -58,8 +58,13 @@ func TestHelloInAllSpellings(t *testing.T) {
 				c := dialRaw(t, 0)
 				plain := bson.D{{name, 1}, {"$db", db}}
 				rich := bson.D{
-					{name, 1}, {"backpressure", "2"}, {"helloOk", true}, {"client", bson.D{{"driver", bson.D{{"name", "x"}, {"version", "1"}}}}},
-					{"compression", bson.A{"none"}}, {"unknownField", bson.A{1}}, {"loadBalanced", false},
+					{name, 1},
+					{"backpressure", "2"},
+					{"helloOk", true},
+					{"client", bson.D{{"driver", bson.D{{"name", "x"}, {"version", "1"}}}}},
+					{"compression", bson.A{"none"}},
+					{"unknownField", bson.A{1}},
+					{"loadBalanced", false},
 				}
 
 				checkHello(t, name, c.run(plain))
@@ -227,7 +232,9 @@ func TestBrokenMessagesCloseTheConnection(t *testing.T) {
 		{"over 48 MB", func(c *rawConn) []byte { b := c.msg(0, c.body(ping)); le.PutUint32(b, 48000001); return b }},
 		{"unknown opcode", func(c *rawConn) []byte { return c.frame(4711, c.msg(0, c.body(ping))[headerSize:], 0) }},
 		{"unknown required flag", func(c *rawConn) []byte { return c.msg(4, c.body(ping)) }},
-		{"compressed, not agreed on", func(c *rawConn) []byte { return c.frame(opCompressed, append(le.AppendUint32(nil, opMsg), 1, 0, 0, 0, 2, 1, 2, 3), 0) }},
+		{"compressed, not agreed on", func(c *rawConn) []byte {
+			return c.frame(opCompressed, append(le.AppendUint32(nil, opMsg), 1, 0, 0, 0, 2, 1, 2, 3), 0)
+		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			c := dialRaw(t, 0)
