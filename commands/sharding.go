@@ -3,6 +3,7 @@ package commands
 import (
 	"context"
 	"strings"
+	"unicode/utf8"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
@@ -206,7 +207,7 @@ func (req *request) fullNamespace() (string, error) {
 		return "", mongoerr.Newf(mongoerr.TypeMismatch, "BSON field '%s' is the wrong type '%s', expected type 'string'", req.row.Name, router.TypeName(req.Cmd.First.Type))
 	}
 	db, coll := catalog.SplitNS(ns)
-	if coll == "" || len(ns) > 255 || strings.HasPrefix(coll, "$") || strings.ContainsRune(ns, 0) {
+	if coll == "" || len(ns) > 255 || strings.HasPrefix(coll, "$") || strings.ContainsRune(ns, 0) || !utf8.ValidString(ns) {
 		return "", mongoerr.Newf(mongoerr.InvalidNamespace, "Invalid namespace specified '%s'", ns)
 	}
 	if err := router.CheckDB([]byte(db)); err != nil {

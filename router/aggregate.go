@@ -133,6 +133,11 @@ func (r *Router) Aggregate(ctx context.Context, op *Op) error {
 	if p.out {
 		return notYet("$out and $merge")
 	}
+	for _, internal := range []string{"fromMongos", "needsMerge"} {
+		if isSet(op.Cmd.Body, internal) {
+			return mongoerr.Newf(51089, "the aggregate command's field '%s' is for internal use", internal)
+		}
+	}
 	s, err := r.admit(ctx, op)
 	if err != nil {
 		return err
@@ -154,7 +159,7 @@ func (r *Router) Aggregate(ctx context.Context, op *Op) error {
 		return err
 	}
 	if len(s.shards) > 1 {
-		if flag(op.Cmd.Body, "explain") {
+		if isSet(op.Cmd.Body, "explain") {
 			return notYet("explain over several shards")
 		}
 		if _, ok := op.Lookup("cursor"); !ok {

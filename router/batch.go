@@ -146,7 +146,7 @@ func (r *Router) writeRound(ctx context.Context, op *Op, b *batch, round []child
 			ran = true
 		case mongoerr.CodeOf(err) == mongoerr.CollectionUUIDMismatch:
 			other = err
-		case op.Txn.InTxn || a.err == nil:
+		case op.Txn.InTxn || a.err == nil || res.nothing() && refusesCommand(err):
 			return err
 		default:
 			ran = true
@@ -158,6 +158,19 @@ func (r *Router) writeRound(ctx context.Context, op *Op, b *batch, round []child
 		return mongoerr.Wrap(mongoerr.ConflictingOperationInProgress, other, "the collection changed during the batch")
 	}
 	return other
+}
+
+// nothing reports whether no child has done anything yet.
+func (w *writeResult) nothing() bool { return w.n == 0 && len(w.errors) == 0 && len(w.upserted) == 0 }
+
+// refusesCommand reports whether a shard refused the command for its form: that is the
+// whole command's error and not one statement's.
+func refusesCommand(err error) bool {
+	switch mongoerr.CodeOf(err) {
+	case mongoerr.FailedToParse, mongoerr.TypeMismatch, mongoerr.InvalidOptions, 40414, 40415:
+		return true
+	}
+	return false
 }
 
 // stmtIDs gives a child's statements the numbers that they have in the client's

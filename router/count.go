@@ -90,7 +90,7 @@ func (r *Router) FindAndModify(ctx context.Context, op *Op) error {
 	if err != nil {
 		return err
 	}
-	upsert := flag(op.Cmd.Body, "upsert")
+	upsert := isSet(op.Cmd.Body, "upsert")
 	if s.entry == nil {
 		if !upsert {
 			op.Reply.Doc("lastErrorObject", bsoncore.BuildDocument(nil,

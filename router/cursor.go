@@ -30,6 +30,7 @@ type Cursor struct {
 	order     []bool // nil: unsorted; else per sort field whether it descends
 	skip      int64  // documents still to pass over
 	limit     int64  // documents still to give; -1: no limit
+	batch     int64  // what the client asked for last; shards need not give more at once
 
 	atTime  uint64 // of a snapshot read, shown in the reply
 	virtual bool   // a merge of one part: documents of no collection

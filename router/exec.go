@@ -266,6 +266,9 @@ func shardError(op *Op, body wire.Doc) *mongoerr.Error {
 func ClientError(op *Op, err error) *mongoerr.Error {
 	var be *backend.Error
 	if !errors.As(err, &be) {
+		if errors.Is(err, wire.ErrMalformed) {
+			return mongoerr.New(mongoerr.InvalidBSON, "invalid BSON in the command")
+		}
 		return mongoerr.As(err)
 	}
 	e := be.Client()

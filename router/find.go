@@ -59,7 +59,9 @@ func parseFindOptions(op *Op) (o findOptions, err error) {
 		o.hasBatch = o.hasBatch || f.name == "batchSize"
 	}
 	if e, ok := op.Lookup("singleBatch"); ok {
-		o.single, _ = e.Bool()
+		if o.single, ok = e.Bool(); !ok {
+			return o, mongoerr.Newf(mongoerr.TypeMismatch, "BSON field 'find.singleBatch' is the wrong type '%s', expected type 'bool'", TypeName(e.Type))
+		}
 	}
 	if e, ok := op.Lookup("sort"); ok {
 		o.sort, _ = e.Doc()

@@ -116,13 +116,13 @@ type ShardReplies struct {
 // CreateIndexes runs createIndexes on all shards that own the collection, making it
 // if there is none.
 func (r *Router) CreateIndexes(ctx context.Context, ns string, cmd bson.D, indexes []bson.Raw) ([]ShardReplies, error) {
-	if r.snap.Load().Entries[ns] == nil {
-		if err := r.CreateImplicitly(ctx, ns); err != nil {
-			return nil, err
-		}
-	}
 	var out []ShardReplies
-	err := r.withLock(ctx, ns, "createIndexes", func(catalog.Lock) error {
+	err := r.withLock(ctx, ns, "createIndexes", func(l catalog.Lock) error {
+		if r.snap.Load().Entries[ns] == nil {
+			if _, err := r.createLocked(ctx, l, ns, "", nil); err != nil {
+				return err
+			}
+		}
 		e, err := r.existing(ns)
 		if err != nil {
 			return err

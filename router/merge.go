@@ -26,6 +26,7 @@ func (r *Router) nextBatch(ctx context.Context, op *Op, c *Cursor, name string, 
 	cur, op.Reply.Elems = bsoncore.AppendDocumentElementStart(op.Reply.Elems, "cursor")
 	arr, op.Reply.Elems = bsoncore.AppendArrayElementStart(op.Reply.Elems, name)
 	start := len(op.Reply.Elems)
+	c.batch = n
 	for given := 0; n < 0 || int64(given) < n; {
 		if c.limit == 0 {
 			break
@@ -119,6 +120,9 @@ func (r *Router) fetch(ctx context.Context, op *Op, c *Cursor, p *part) error {
 	}
 	elems := bsoncore.AppendInt64Element(nil, "getMore", p.id)
 	elems = bsoncore.AppendStringElement(elems, "collection", p.coll)
+	if c.batch > 0 {
+		elems = bsoncore.AppendInt64Element(elems, "batchSize", c.batch)
+	}
 	if c.TxnNumber >= 0 {
 		elems = bsoncore.AppendInt64Element(elems, "txnNumber", c.TxnNumber)
 		elems = bsoncore.AppendBooleanElement(elems, "autocommit", false)

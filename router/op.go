@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"time"
+	"unicode/utf8"
 
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
@@ -91,7 +92,7 @@ func checkNames(db, coll []byte) error {
 	if !bad && coll[0] == '$' && string(coll) != "$cmd.aggregate" {
 		bad = true
 	}
-	if bad {
+	if bad || !utf8.Valid(coll) {
 		return mongoerr.Newf(mongoerr.InvalidNamespace, "Invalid namespace specified '%s.%s'", db, coll)
 	}
 	return nil
@@ -106,7 +107,7 @@ func CheckDB(db []byte) error {
 			bad = true
 		}
 	}
-	if bad {
+	if bad || !utf8.Valid(db) {
 		return mongoerr.Newf(mongoerr.InvalidNamespace, "Invalid database name: '%s'", db)
 	}
 	return nil

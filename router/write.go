@@ -91,23 +91,25 @@ func (r *Router) writeOnce(ctx context.Context, op *Op, kind writeKind, docs []b
 	return r.writeBatches(ctx, op, &batch{kind: kind, entry: s.entry, stmts: stmts})
 }
 
-// createAndAdmit makes the namespace that a write names for the first time.
-func (r *Router) createAndAdmit(ctx context.Context, op *Op, ns string) (scope, error) {
-	if op.Txn.InTxn {
-		return scope{}, notYet("creating a collection inside a transaction")
-	}
-	if err := r.CreateImplicitly(ctx, ns); err != nil {
-		return scope{}, err
-	}
-	return r.admitExisting(ctx, op)
-}
+// createAttempts bounds how often a write makes its collection anew while others drop
+// it.
+const createAttempts = 10
 
-func (r *Router) admitExisting(ctx context.Context, op *Op) (scope, error) {
-	s, err := r.admit(ctx, op)
-	if err == nil && s.entry == nil {
-		err = mongoerr.New(mongoerr.ConflictingOperationInProgress, "the collection was dropped meanwhile")
+// createAndAdmit makes the namespace that a write names for the first time, again if
+// it is dropped before the write has begun.
+func (r *Router) createAndAdmit(ctx context.Context, op *Op, ns string) (s scope, err error) {
+	if op.Txn.InTxn {
+		return s, notYet("creating a collection inside a transaction")
 	}
-	return s, err
+	for range createAttempts {
+		if err := r.CreateImplicitly(ctx, ns); err != nil {
+			return s, err
+		}
+		if s, err = r.admit(ctx, op); err != nil || s.entry != nil {
+			return s, err
+		}
+	}
+	return s, mongoerr.New(mongoerr.ConflictingOperationInProgress, "the collection is dropped again and again")
 }
 
 // statements returns a batch's documents, one after another, and their number.
@@ -249,7 +251,7 @@ func oneShard(stmts []statement) ([]string, bool) {
 func anyUpsert(docs []byte) bool {
 	for len(docs) > 0 {
 		n := binary.LittleEndian.Uint32(docs)
-		if flag(docs[:n], "upsert") {
+		if isSet(docs[:n], "upsert") {
 			return true
 		}
 		docs = docs[n:]

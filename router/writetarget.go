@@ -49,7 +49,7 @@ func writeFilter(e *Entry, doc wire.Doc) (q bson.Raw, collated bool, err error) 
 	return bson.Raw(d), collated, nil
 }
 
-func flag(doc wire.Doc, name string) bool {
+func isSet(doc wire.Doc, name string) bool {
 	e, ok := doc.Lookup(name)
 	v, _ := e.Bool()
 	return ok && v
@@ -67,21 +67,21 @@ func (e *Entry) targetUpdate(_ *Op, doc wire.Doc) ([]string, error) {
 	if !ok {
 		return nil, mongoerr.New(40414, "BSON field 'update.updates.u' is missing but a required field")
 	}
-	u := target.Update{Filter: q, Collated: collated, Mods: mods.RawValue(), Upsert: flag(doc, "upsert")}
+	u := target.Update{Filter: q, Collated: collated, Mods: mods.RawValue(), Upsert: isSet(doc, "upsert")}
 	if err := e.keepsKey(u); err != nil {
 		return nil, err
 	}
-	return e.targetWrite(q, collated, flag(doc, "multi"), u.Upsert)
+	return e.targetWrite(q, collated, isSet(doc, "multi"), u.Upsert)
 }
 
 // keepsKey refuses an update that may change a shard key value, and one that no shard
 // would run.
 func (e *Entry) keepsKey(u target.Update) error {
-	if !target.MayChangeKey(e.Table.Pattern(), u) {
-		return nil
-	}
 	if why := target.Malformed(u.Mods); why != "" && !u.Replaces() {
 		return mongoerr.New(mongoerr.FailedToParse, why)
+	}
+	if !target.MayChangeKey(e.Table.Pattern(), u) {
+		return nil
 	}
 	return notYet("an update that may change a shard key value")
 }

@@ -18,6 +18,13 @@ import (
 // replyRoom is the buffer a reply starts with, in bytes.
 const replyRoom = 4096
 
+// A reply of more than largeReply bytes, which the kernel may not take at once, must be
+// read within writeLimit.
+const (
+	largeReply = 64 << 10
+	writeLimit = time.Minute
+)
+
 // Conn is one client's connection.
 type Conn struct {
 	ID     int64
@@ -157,7 +164,15 @@ func (c *Conn) sendAs(m *wire.Msg, reply *wire.Reply, id, responseTo int32, flag
 	if m.MoreToCome() {
 		return nil
 	}
-	_, err := c.nc.Write(reply.Finish(id, responseTo, flags, c.server.opts.Handler.Time()))
+	msg := reply.Finish(id, responseTo, flags, c.server.opts.Handler.Time())
+	if len(msg) > largeReply {
+		// A client that does not read must not hold the reply's memory for ever.
+		if err := c.nc.SetWriteDeadline(time.Now().Add(writeLimit)); err != nil {
+			return err
+		}
+		defer func() { _ = c.nc.SetWriteDeadline(time.Time{}) }()
+	}
+	_, err := c.nc.Write(msg)
 	return err
 }
 
