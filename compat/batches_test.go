@@ -51,7 +51,7 @@ func session() bson.D {
 	return bson.D{{"id", bson.Binary{Subtype: 4, Data: id[:]}}}
 }
 
-// alternating lists 2n documents whose keys go A, B, A, B…
+// alternating lists 2n documents whose keys go A, B, A, B and so on.
 func alternating(keys map[string][]int32, n int) []any {
 	var docs []any
 	for i := range n {

@@ -169,8 +169,9 @@ func refusesCommand(err error) bool {
 	switch mongoerr.CodeOf(err) {
 	case mongoerr.FailedToParse, mongoerr.TypeMismatch, mongoerr.InvalidOptions, 40414, 40415:
 		return true
+	default:
+		return false
 	}
-	return false
 }
 
 // stmtIDs gives a child's statements the numbers that they have in the client's
