@@ -47,7 +47,7 @@ func (p *pipeline) read(stages wire.Doc, db string, depth int) error {
 			return mongoerr.New(mongoerr.TypeMismatch, "Each element of the 'pipeline' array must be an object")
 		}
 		spec, ok := d.First()
-		if !ok {
+		if !ok || len(spec.Raw) != len(d)-5 {
 			return mongoerr.New(40323, "A pipeline stage specification object must contain exactly one field.")
 		}
 		if depth == 0 {

@@ -2,6 +2,7 @@ package router
 
 import (
 	"context"
+	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
@@ -76,8 +77,8 @@ func asGroup(stage wire.Doc) (group wire.Doc, after []wire.Doc) {
 		return stage, nil
 	case "$count":
 		name, ok := e.Str()
-		if !ok || name == "" || name[0] == '$' || name == "_id" {
-			return nil, nil
+		if !ok || name == "" || name[0] == '$' || name == "_id" || strings.Contains(name, ".") {
+			return nil, nil // refused by the merging side
 		}
 		one := bsoncore.BuildDocument(nil, bsoncore.AppendInt32Element(nil, "$sum", 1))
 		spec := bsoncore.AppendNullElement(nil, "_id")
