@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 
 	"github.com/shardgate/shardgate/wire/mongoerr"
 )
@@ -34,11 +35,18 @@ func (e *Error) Unwrap() error { return e.err }
 // SafeToRetry reports whether the shard certainly did not get the request.
 func (e *Error) SafeToRetry() bool { return !e.Sent }
 
+// Timeout reports whether the operation's own time limit ended the attempt.
+func (e *Error) Timeout() bool { return isTimeout(e.err) }
+
+func isTimeout(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded)
+}
+
 // Client returns the error that a client is to see: 50 for a deadline, 133 where
 // no member could be chosen, else 6 HostUnreachable (MONGOS.md §5.4).
 func (e *Error) Client() *mongoerr.Error {
 	switch {
-	case errors.Is(e.err, context.DeadlineExceeded):
+	case e.Timeout():
 		return mongoerr.Wrap(mongoerr.MaxTimeMSExpired, e, "operation exceeded time limit")
 	case e.code == mongoerr.FailedToSatisfyReadPreference:
 		return mongoerr.Wrap(e.code, e, "Could not find host matching read preference for set "+e.Shard)

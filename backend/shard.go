@@ -32,6 +32,7 @@ type Shard struct {
 	poolsRead atomic.Pointer[map[string]*pool]
 	// opTime is the greatest operationTime that the shard has reported.
 	opTime atomic.Uint64
+	done   chan struct{} // closed by Close
 	mu     sync.Mutex
 	closed bool // guarded by mu
 }
@@ -67,7 +68,7 @@ func Open(id, host string, cfg *Config) (*Shard, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Shard{ID: id, Host: host, cfg: cfg, ready: make(chan struct{})}
+	s := &Shard{ID: id, Host: host, cfg: cfg, ready: make(chan struct{}), done: make(chan struct{})}
 	s.topo.Store(newTopology(nil))
 	s.poolsRead.Store(&map[string]*pool{})
 	opts := options.Client().SetHosts(hosts).SetReplicaSet(set).
@@ -97,6 +98,9 @@ func Open(id, host string, cfg *Config) (*Shard, error) {
 // Close ends monitoring and closes all connections, running requests included.
 func (s *Shard) Close(ctx context.Context) {
 	s.mu.Lock()
+	if !s.closed {
+		close(s.done)
+	}
 	s.closed = true
 	pools := *s.poolsRead.Load()
 	s.mu.Unlock()
@@ -137,6 +141,8 @@ func (s *Shard) awaitLogin(ctx context.Context) (*login, error) {
 	select {
 	case <-s.ready:
 		return s.login.Load(), nil
+	case <-s.done:
+		return nil, errClosed
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
@@ -177,6 +183,8 @@ func (s *Shard) selectMember(ctx context.Context, p *ReadPref, deadline time.Tim
 		case <-t.changed:
 		case <-limit.C:
 			return "", &Error{Shard: s.ID, code: mongoerr.FailedToSatisfyReadPreference, err: errors.New("no suitable member in time")}
+		case <-s.done:
+			return "", &Error{Shard: s.ID, code: mongoerr.FailedToSatisfyReadPreference, err: errClosed}
 		case <-ctx.Done():
 			return "", &Error{Shard: s.ID, code: mongoerr.FailedToSatisfyReadPreference, err: ctx.Err()}
 		}
@@ -241,7 +249,7 @@ func (s *Shard) RoundTrip(ctx context.Context, r *Request, buf []byte) (reply []
 	reply, sent, err := c.roundTrip(deadline, r.Msg, buf)
 	if err != nil {
 		p.put(c, true)
-		if !c.fresh {
+		if !c.fresh && !isTimeout(err) {
 			p.clear() // its siblings were opened to the same, probably dead, peer
 		}
 		return reply, addr, s.failed(addr, sent, err)
@@ -318,12 +326,8 @@ func (s *Shard) Connections() (open, idle int) {
 	return open, idle
 }
 
-// Closed reports whether Close was called.
-func (s *Shard) Closed() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.closed
-}
+// Done is closed when Close is called.
+func (s *Shard) Done() <-chan struct{} { return s.done }
 
 // RunAt is Run on the member at addr.
 func (s *Shard) RunAt(ctx context.Context, addr, db string, elems []byte) (wire.Doc, error) {

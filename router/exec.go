@@ -116,7 +116,7 @@ func (op *Op) repeatable() bool {
 
 func (r *Router) mayRepeat(op *Op, err error, req *backend.Request) bool {
 	var be *backend.Error
-	if !errors.As(err, &be) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+	if !errors.As(err, &be) || errors.Is(err, context.Canceled) || be.Timeout() {
 		return false
 	}
 	if be.Client().Code == mongoerr.FailedToSatisfyReadPreference || req.Addr != "" {

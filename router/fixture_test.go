@@ -53,7 +53,7 @@ func newRouter(t *testing.T, store catalog.Store, name string, o Options) *Route
 func idleRouter(t *testing.T, store catalog.Store, name string, o Options) *Router {
 	t.Helper()
 	r := newRouter(t, store, name, o)
-	t.Cleanup(func() { close(r.stopped); r.shutdown(context.Background()) })
+	t.Cleanup(func() { r.Close(context.Background()) })
 	return r
 }
 

@@ -104,16 +104,25 @@ func New(ctx context.Context, opts Options) (*Router, error) {
 		return nil, err
 	}
 	r.opts.Backend.Name = r.opts.Name
-	if err := r.Refresh(ctx); err != nil {
+	if err := r.load(ctx); err != nil {
+		r.Close(ctx)
 		return nil, err
+	}
+	return r, nil
+}
+
+// load loads the catalog for the first time, and the cluster's key.
+func (r *Router) load(ctx context.Context) error {
+	if err := r.Refresh(ctx); err != nil {
+		return err
 	}
 	r.loaded.Store(true)
 	key, err := r.clusterKey(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	r.Clock.setKey(key)
-	return r, nil
+	return nil
 }
 
 // register makes the catalog row of a new incarnation, and shuts out an earlier
@@ -140,8 +149,12 @@ func userOf(incarnation string) string { return "shardgate-" + incarnation }
 // nothing that it left behind can act any more.
 func (r *Router) shutOut(ctx context.Context, incarnation string) {
 	for !r.loaded.Load() {
-		if !sleep(ctx, 50*time.Millisecond) {
+		t := time.NewTimer(50 * time.Millisecond)
+		select {
+		case <-r.stopped:
+			t.Stop()
 			return
+		case <-t.C:
 		}
 	}
 	for _, s := range r.Shards() {

@@ -24,8 +24,12 @@ const (
 // Run keeps the routing tables up to date, acknowledges versions and beats, until
 // ctx ends; then it deregisters and closes all shards.
 func (r *Router) Run(ctx context.Context) error {
+	defer r.Close(ctx)
 	hints, err := r.store.Watch(ctx)
-	if err != nil {
+	switch {
+	case ctx.Err() != nil:
+		return nil
+	case err != nil:
 		return fmt.Errorf("watch the catalog: %w", err)
 	}
 	poll := time.NewTicker(pollEvery)
@@ -46,9 +50,14 @@ func (r *Router) Run(ctx context.Context) error {
 		}
 		r.tick(ctx)
 	}
+	return nil
+}
+
+// Close ends a router that will not Run: it deregisters and closes all shards, also
+// where ctx has ended.
+func (r *Router) Close(ctx context.Context) {
 	close(r.stopped)
 	r.shutdown(context.WithoutCancel(ctx))
-	return nil
 }
 
 func (r *Router) tick(ctx context.Context) {
@@ -182,13 +191,17 @@ func (r *Router) logIn(ctx context.Context, b *backend.Shard) {
 			// The first answer sets the clock: from then on every reply carries a time.
 			_, err = r.run(ctx, b.ID, "admin", bson.D{{Key: "ping", Value: int32(1)}})
 		}
-		if err == nil || b.Closed() {
+		if err == nil {
 			return
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-b.Done():
+			t.Stop()
+			return
+		case <-t.C:
 		}
 		r.log.Warn().Err(err).Str("shard", b.ID).Msg("log in to shard")
-		if !sleep(ctx, wait) {
-			return
-		}
 	}
 }
 

@@ -92,6 +92,7 @@ func New(ctx context.Context, c *Config, log zerolog.Logger) (*App, error) {
 		Listen: c.Listen, Handler: handler, Log: log, MaxConns: c.MaxConnections, DrainTimeout: c.DrainTimeout,
 	})
 	if err != nil {
+		a.router.Close(ctx) // a registered router that is not there would hold DDL up
 		a.store.Close()
 		return nil, err
 	}

@@ -1,0 +1,219 @@
+package router
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/shardgate/shardgate/catalog"
+	"github.com/shardgate/shardgate/wire"
+)
+
+// wrapped is a Store whose Load can be made to lie or fail.
+type wrapped struct {
+	catalog.Store
+
+	load atomic.Pointer[func(*catalog.Delta, error) (*catalog.Delta, error)]
+}
+
+func (w *wrapped) Load(ctx context.Context, after catalog.Version) (*catalog.Delta, error) {
+	d, err := w.Store.Load(ctx, after)
+	if f := w.load.Load(); f != nil {
+		return (*f)(d, err)
+	}
+	return d, err
+}
+
+// TestNewThatFailsLeavesNoRow: a router that is registered and not there would hold
+// every DDL up.
+func TestNewThatFailsLeavesNoRow(t *testing.T) {
+	t.Parallel()
+	store := &wrapped{Store: newStore(t, nowhere)}
+	fail := func(*catalog.Delta, error) (*catalog.Delta, error) { return nil, catalog.ErrUnavailable }
+	store.load.Store(&fail)
+	_, err := New(t.Context(), Options{Store: store, Name: "r:1"})
+	require.ErrorIs(t, err, catalog.ErrUnavailable)
+	routers, err := store.Routers(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, routers)
+}
+
+// TestRunThatIsOverAtOnce closes all the same.
+func TestRunThatIsOverAtOnce(t *testing.T) {
+	t.Parallel()
+	store := newStore(t, nowhere)
+	r := newRouter(t, store, "r:1", Options{})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.NoError(t, r.Run(ctx))
+	routers, err := store.Routers(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, routers)
+}
+
+// TestStopDoesNotWaitForADeadShard: the shard's login was never done.
+func TestStopDoesNotWaitForADeadShard(t *testing.T) {
+	t.Parallel()
+	_, stop := startRouter(t, newStore(t, nowhere), "r:1", Options{})
+	start := time.Now()
+	stop()
+	require.Less(t, time.Since(start), 10*time.Second)
+}
+
+func TestCatalogAway(t *testing.T) {
+	t.Parallel()
+	store := newStore(t, nowhere)
+	r, _ := startRouter(t, store, "r:1", Options{})
+	store.SetAvailable(false)
+	r.reload.signal()
+	eventually(t, "the router notices", r.CatalogDown)
+	r.leave(enter(t, r))
+	for _, err := range []error{
+		r.EnableSharding(t.Context(), "new", ""),
+		r.Create(t.Context(), "d.new", nil, false),
+		r.CreateImplicitly(t.Context(), "d.new"),
+	} {
+		requireCode(t, 133, err)
+		require.ErrorContains(t, err, "catalog")
+	}
+	require.NoError(t, r.CreateImplicitly(t.Context(), "d.a"), "it is known")
+	store.SetAvailable(true)
+	eventually(t, "the router notices", func() bool { return !r.CatalogDown() })
+	require.NoError(t, r.EnableSharding(t.Context(), "new", ""))
+}
+
+// TestCatalogThatWentBackStopsDDL: reads and writes go on by the newest state seen.
+func TestCatalogThatWentBackStopsDDL(t *testing.T) {
+	t.Parallel()
+	store := &wrapped{Store: newStore(t, nowhere)}
+	r, _ := startRouter(t, store, "r:1", Options{})
+	seen := r.Snapshot()
+	back := func(*catalog.Delta, error) (*catalog.Delta, error) {
+		return &catalog.Delta{Version: 1, Full: true}, nil
+	}
+	store.load.Store(&back)
+	require.NoError(t, r.Refresh(t.Context()))
+	require.Same(t, seen, r.Snapshot())
+	r.leave(enter(t, r))
+	requireCode(t, 133, r.EnableSharding(t.Context(), "new", ""))
+}
+
+// TestEvictedRouterJoinsAgain under a new incarnation.
+func TestEvictedRouterJoinsAgain(t *testing.T) {
+	t.Parallel()
+	store := newStore(t, nowhere)
+	r, _ := startRouter(t, store, "r:1", Options{BarrierTimeout: patience})
+	first := r.Self().Incarnation
+	require.NoError(t, store.Deregister(t.Context(), first))
+	v := setState(t, store, catalog.StateOpen) // a change, so that it acknowledges now
+	eventually(t, "a new incarnation", func() bool { return r.Self().Incarnation != first })
+	eventually(t, "it acknowledges", func() bool { return acked(t, store, "r:1") >= v })
+	require.NoError(t, r.EnableSharding(t.Context(), "new", ""))
+}
+
+func TestRoutersShareTheClocksKey(t *testing.T) {
+	t.Parallel()
+	store := newStore(t, nowhere)
+	one, two := idleRouter(t, store, "r:1", Options{}), idleRouter(t, store, "r:2", Options{})
+	one.Clock.Advance(5<<32 | 3)
+	two.Clock.Learn(*one.Clock.Signed())
+	require.Equal(t, one.Clock.Now(), two.Clock.Now())
+	foreign := idleRouter(t, newStore(t, nowhere), "r:1", Options{})
+	foreign.Clock.Learn(*one.Clock.Signed())
+	require.Zero(t, foreign.Clock.Now())
+}
+
+// collections answers listCollections with what a shard holds.
+func collections(held ...bson.D) bson.D {
+	list := bson.A{}
+	for _, c := range held {
+		list = append(list, c)
+	}
+	return bson.D{e("cursor", bson.D{e("firstBatch", list), e("id", int64(0)), e("ns", "d.$cmd.listCollections")}), e("ok", 1.0)}
+}
+
+// TestRecovery is what becomes of a collection that a dead router left fenced.
+func TestRecovery(t *testing.T) {
+	t.Parallel()
+	id := bson.Binary{Subtype: 4, Data: []byte("0123456789abcdef")}
+	there := bson.D{
+		e("name", "a"), e("type", "collection"), e("options", bson.D{e("capped", true)}),
+		e("info", bson.D{e("uuid", id)}),
+	}
+	for name, c := range map[string]struct {
+		held []bson.D
+		want func(t *testing.T, entry *Entry)
+	}{
+		"it was made": {[]bson.D{there}, func(t *testing.T, entry *Entry) {
+			t.Helper()
+			require.Equal(t, catalog.StateOpen, entry.Coll.State)
+			require.Equal(t, id.Data, entry.Coll.UUID[:])
+			require.True(t, entry.Coll.Options.Lookup("capped").Boolean())
+		}},
+		"it was not made, or dropped": {nil, func(t *testing.T, entry *Entry) { t.Helper(); require.Nil(t, entry) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			host := fakeShard(t, func(cmd wire.Doc) bson.D {
+				if el, _ := cmd.First(); string(el.Name) == "listCollections" {
+					return collections(c.held...)
+				}
+				return nil
+			})
+			store := newStore(t, host)
+			v := setState(t, store, catalog.StateFenced)
+			// Two routers: either may do it, once.
+			one, _ := startRouter(t, store, "r:1", Options{})
+			two, _ := startRouter(t, store, "r:2", Options{})
+			for _, r := range []*Router{one, two} {
+				eventually(t, "recovered", func() bool {
+					s := r.Snapshot()
+					return s.Version > v && (s.Entries["d.a"] == nil || s.Entries["d.a"].Coll.State == catalog.StateOpen)
+				})
+				c.want(t, r.Snapshot().Entries["d.a"])
+			}
+		})
+	}
+}
+
+// TestRecoveryLeavesWhatIsAtWork: while its lock is held, or its shard cannot be asked,
+// a fenced collection stays fenced.
+func TestRecoveryLeavesWhatIsAtWork(t *testing.T) {
+	t.Parallel()
+	store := newStore(t, nowhere)
+	r := idleRouter(t, store, "r:1", Options{})
+	lock, err := store.Acquire(t.Context(), "d.a", r.Self().Incarnation, "create")
+	require.NoError(t, err)
+	setState(t, store, catalog.StateFenced, lock)
+	require.NoError(t, r.Refresh(t.Context()))
+	entry := r.Snapshot().Entries["d.a"]
+	entry.since = time.Now().Add(-time.Hour)
+	r.recoverFenced(t.Context())
+	require.Same(t, entry, r.Snapshot().Entries["d.a"], "somebody is at work")
+
+	require.NoError(t, store.Release(t.Context(), lock))
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	r.recoverFenced(ctx)
+	require.Same(t, entry, r.Snapshot().Entries["d.a"], "its shard cannot be asked")
+	_, err = store.Acquire(t.Context(), "d.a", r.Self().Incarnation, "test")
+	require.NoError(t, err, "the lock was given back")
+}
+
+// TestRecoveryOfAView asks no shard.
+func TestRecoveryOfAView(t *testing.T) {
+	t.Parallel()
+	store := newStore(t, nowhere)
+	_, err := store.Apply(t.Context(), catalog.Change{Put: []catalog.CollectionChunks{{
+		Collection: catalog.Collection{NS: "d.v", Kind: catalog.KindView, State: catalog.StateFenced, Epoch: bson.NewObjectID()},
+	}}})
+	require.NoError(t, err)
+	r := idleRouter(t, store, "r:1", Options{})
+	r.Snapshot().Entries["d.v"].since = time.Now().Add(-time.Hour)
+	r.recoverFenced(t.Context())
+	require.Equal(t, catalog.StateOpen, r.Snapshot().Entries["d.v"].Coll.State)
+}
