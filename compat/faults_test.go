@@ -393,3 +393,43 @@ func TestDropDatabaseKilledHalfway(t *testing.T) {
 		require.NoError(t, errors.Join(router(t, 1).Database(db).Drop(opContext(t, opLimit))))
 	}
 }
+
+// A catalog that is there but does not answer must not be waited for without end.
+func TestCatalogSilent(t *testing.T) {
+	db := newDB(t)
+	shardCollection(t, 0, db+".c", bson.D{{"k", "hashed"}})
+	require.NoError(t, router(t, 0).Database(db).CreateCollection(t.Context(), "plain"))
+
+	keys := keysOn(t, db+".c", 2)
+	use(t, db, keys, "before", 0, 1)
+
+	require.NoError(t, shared.cluster.Postgres().Pause())
+	t.Cleanup(func() { _ = shared.cluster.Postgres().Resume() })
+
+	begin := time.Now()
+	use(t, db, keys, "while", 0, 1)
+	require.Less(t, time.Since(begin), 10*time.Second)
+
+	for r := range 2 {
+		begin := time.Now()
+		_, err := router(t, r).Database(db).Collection("fresh").InsertOne(opContext(t, opLimit), bson.D{{"a", 1}})
+		require.Equal(t, 133, code(err), "%v", err)
+
+		names, err := router(t, r).ListDatabaseNames(opContext(t, opLimit), bson.D{})
+		require.NoError(t, err)
+		require.Contains(t, names, db)
+		require.Equal(t, int64(2*shardCount), count(t, router(t, r).Database("config").Collection("chunks"), bson.D{{"ns", db + ".c"}}))
+		require.Less(t, time.Since(begin), 40*time.Second)
+		t.Logf("router %d: refused and shown within %v", r, time.Since(begin).Round(time.Millisecond))
+	}
+
+	use(t, db, keys, "later", 0, 1)
+	require.NoError(t, shared.cluster.Postgres().Resume())
+
+	for r := range 2 {
+		eventually(t, recoverLimit, "new namespaces again", func() error {
+			_, err := router(t, r).Database(db).Collection("fresh").InsertOne(opContext(t, opLimit), bson.D{{"a", 1}})
+			return err
+		})
+	}
+}

@@ -3,6 +3,7 @@ package router
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/google/uuid"
@@ -48,9 +49,17 @@ func (r *Router) acquire(ctx context.Context, name, why string) (catalog.Lock, e
 	if err := ctx.Err(); err != nil {
 		return catalog.Lock{}, err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lockCallTimeout)
+	bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), lockCallTimeout)
 	defer cancel()
-	return r.store.Acquire(ctx, name, r.Self().Incarnation, why)
+	l, err := r.store.Acquire(bound, name, r.Self().Incarnation, why)
+	if errors.Is(err, context.DeadlineExceeded) {
+		// The limit was ours: the client's own has passed, or the catalog does not answer.
+		if cerr := ctx.Err(); cerr != nil {
+			return l, cerr
+		}
+		return l, fmt.Errorf("%w: %w", catalog.ErrUnavailable, err)
+	}
+	return l, err
 }
 
 // unlock gives a lock back. Where the catalog is away it goes on trying until the

@@ -70,7 +70,7 @@ type Router struct {
 	drained hint // an operation of a retired entry has ended
 	ticked  broadcast
 
-	syncMu  sync.Mutex      // one load at a time
+	syncMu  mutex           // one load at a time
 	retired []*Entry        // guarded by syncMu: retired and not yet drained
 	acked   catalog.Version // guarded by syncMu
 	beatAt  time.Time       // guarded by syncMu
@@ -94,6 +94,7 @@ func New(ctx context.Context, opts Options) (*Router, error) {
 	r := &Router{
 		opts: opts, store: opts.Store, log: opts.Log,
 		Clock: NewClock(nil), reload: newHint(), drained: newHint(), users: map[string]string{}, stopped: make(chan struct{}),
+		syncMu: make(mutex, 1),
 	}
 	r.ticked.init()
 	r.snap.Store(&Snapshot{})
@@ -249,6 +250,25 @@ func (r *Router) Shards() map[string]*backend.Shard { return *r.shards.Load() }
 
 // CatalogDown reports whether the catalog could not be reached lately.
 func (r *Router) CatalogDown() bool { return r.down.Load() }
+
+// mutex is a lock that is not waited for longer than a context allows.
+type mutex chan struct{}
+
+func (m mutex) lock(ctx context.Context) error {
+	select {
+	case m <- struct{}{}:
+		return nil
+	default:
+	}
+	select {
+	case m <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (m mutex) unlock() { <-m }
 
 // broadcast wakes everybody who waits.
 type broadcast struct{ ch atomic.Pointer[chan struct{}] }

@@ -91,8 +91,11 @@ func (r *Router) tick(ctx context.Context) {
 
 // Refresh loads what changed in the catalog and acts by it from now on.
 func (r *Router) Refresh(ctx context.Context) error {
-	r.syncMu.Lock()
-	defer r.syncMu.Unlock()
+	// Who has a limit does not wait without one for a load that the catalog keeps waiting.
+	if err := r.syncMu.lock(ctx); err != nil {
+		return err
+	}
+	defer r.syncMu.unlock()
 	old := r.snap.Load()
 	d, err := r.store.Load(ctx, old.Version)
 	if err != nil {
@@ -124,8 +127,10 @@ func (r *Router) Refresh(ctx context.Context) error {
 // acknowledge tells the catalog the newest version by which this router acts with
 // nothing older in flight, and that it lives.
 func (r *Router) acknowledge(ctx context.Context) error {
-	r.syncMu.Lock()
-	defer r.syncMu.Unlock()
+	if err := r.syncMu.lock(ctx); err != nil {
+		return err
+	}
+	defer r.syncMu.unlock()
 	r.retired = slices.DeleteFunc(r.retired, func(e *Entry) bool { return e.inflight.Load() == 0 })
 	v := r.acked
 	if len(r.retired) == 0 {
@@ -210,9 +215,11 @@ func (r *Router) rejoin(ctx context.Context) error {
 	if err := r.register(ctx); err != nil {
 		return err
 	}
-	r.syncMu.Lock()
+	if err := r.syncMu.lock(ctx); err != nil {
+		return err
+	}
 	r.acked = 0
-	r.syncMu.Unlock()
+	r.syncMu.unlock()
 	for _, b := range r.Shards() {
 		r.wg.Go(func() { r.logIn(context.WithoutCancel(ctx), b) })
 	}
