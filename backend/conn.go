@@ -71,8 +71,11 @@ func dial(ctx context.Context, addr string, s *Shard) (*conn, error) {
 	c := &conn{nc: nc, addr: addr, fresh: true}
 	// A caller that gives up closes the half-made connection.
 	stop := context.AfterFunc(ctx, c.close)
-	defer stop()
-	if err := c.handshake(ctx, cfg, l); err != nil {
+	err = c.handshake(ctx, cfg, l)
+	if !stop() && err == nil {
+		err = ctx.Err() // it was closed as it was ready
+	}
+	if err != nil {
 		c.close()
 		return nil, fmt.Errorf("handshake: %w", err)
 	}

@@ -21,7 +21,7 @@ type pool struct {
 	idle       []*conn            // guarded by mu; the last is the newest
 	busy       map[*conn]struct{} // guarded by mu
 	open       int                // guarded by mu: idle, busy and being opened
-	waiting    []chan struct{}    // guarded by mu; first come, first served
+	waiting    []chan *conn       // guarded by mu; first come, first served; nobody waits while there is room
 	generation uint64             // guarded by mu
 	closed     bool               // guarded by mu
 }
@@ -35,39 +35,44 @@ func newPool(s *Shard, addr string) *pool {
 
 // get takes a connection: an idle one, a new one, or one that comes back in time.
 func (p *pool) get(ctx context.Context, deadline time.Time) (*conn, error) {
-	for {
-		p.mu.Lock()
-		if p.closed {
-			p.mu.Unlock()
-			return nil, errClosed
-		}
-		if n := len(p.idle); n > 0 {
-			c := p.idle[n-1]
-			p.idle = p.idle[:n-1]
-			p.busy[c] = struct{}{}
-			p.mu.Unlock()
-			return c, nil
-		}
-		if p.open < p.shard.cfg.MaxConns {
-			p.open++
-			p.mu.Unlock()
-			return p.dial(ctx, deadline)
-		}
-		turn := make(chan struct{})
-		p.waiting = append(p.waiting, turn)
+	p.mu.Lock()
+	if p.closed {
 		p.mu.Unlock()
-		if err := p.wait(ctx, deadline, turn); err != nil {
-			return nil, err
-		}
+		return nil, errClosed
 	}
+	if n := len(p.idle); n > 0 {
+		c := p.idle[n-1]
+		p.idle = p.idle[:n-1]
+		p.busy[c] = struct{}{}
+		p.mu.Unlock()
+		return c, nil
+	}
+	if p.open < p.shard.cfg.MaxConns {
+		p.open++
+		p.mu.Unlock()
+		return p.dial(ctx, deadline)
+	}
+	turn := make(chan *conn, 1)
+	p.waiting = append(p.waiting, turn)
+	p.mu.Unlock()
+	c, err := p.wait(ctx, deadline, turn)
+	if c == nil && err == nil {
+		return p.dial(ctx, deadline)
+	}
+	return c, err
 }
 
-func (p *pool) wait(ctx context.Context, deadline time.Time, turn chan struct{}) error {
+// wait waits for what comes to a place in the line: a connection, or nil for the right
+// to open one.
+func (p *pool) wait(ctx context.Context, deadline time.Time, turn chan *conn) (*conn, error) {
 	ctx, cancel := withDeadline(ctx, deadline)
 	defer cancel()
 	select {
-	case <-turn:
-		return nil
+	case c, ok := <-turn:
+		if !ok {
+			return nil, errClosed
+		}
+		return c, nil
 	case <-ctx.Done():
 	}
 	p.mu.Lock()
@@ -75,11 +80,17 @@ func (p *pool) wait(ctx context.Context, deadline time.Time, turn chan struct{})
 	for i, w := range p.waiting {
 		if w == turn {
 			p.waiting = append(p.waiting[:i], p.waiting[i+1:]...)
-			return ctx.Err()
+			return nil, ctx.Err()
 		}
 	}
-	p.wakeLocked() // our turn came as we left: pass it on
-	return ctx.Err()
+	// Our turn came as we left: pass it on.
+	switch c, ok := <-turn; {
+	case c != nil:
+		p.putLocked(c, false)
+	case ok:
+		p.freeLocked()
+	}
+	return nil, ctx.Err()
 }
 
 func (p *pool) dial(ctx context.Context, deadline time.Time) (*conn, error) {
@@ -94,8 +105,12 @@ func (p *pool) dial(ctx context.Context, deadline time.Time) (*conn, error) {
 		p.mu.Unlock()
 		c, err = dial(ctx, p.addr, p.shard)
 		<-p.connecting
-		if err == nil {
+		switch {
+		case err == nil:
 			c.generation = gen
+		case isTimeout(err) && ctx.Err() == nil:
+			// Not the operation's limit, which would be the client's own doing.
+			err = errors.New("no connection within " + p.shard.cfg.DialTimeout.String() + ": " + err.Error())
 		}
 	case <-ctx.Done():
 		err = ctx.Err()
@@ -107,8 +122,7 @@ func (p *pool) dial(ctx context.Context, deadline time.Time) (*conn, error) {
 		err = errClosed
 	}
 	if err != nil {
-		p.open--
-		p.wakeLocked()
+		p.freeLocked()
 		return nil, err
 	}
 	p.busy[c] = struct{}{}
@@ -119,24 +133,45 @@ func (p *pool) dial(ctx context.Context, deadline time.Time) (*conn, error) {
 func (p *pool) put(c *conn, broken bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.busy, c)
+	p.putLocked(c, broken)
+}
+
+// putLocked is put. Who waits longest gets the connection, before anybody new.
+func (p *pool) putLocked(c *conn, broken bool) {
 	if broken || p.closed || c.generation != p.generation {
+		delete(p.busy, c)
 		c.close()
-		p.open--
-		p.wakeLocked()
+		p.freeLocked()
 		return
 	}
 	c.fresh = false
+	if w := p.nextLocked(); w != nil {
+		w <- c // it stays busy
+		return
+	}
+	delete(p.busy, c)
 	c.idleSince = time.Now()
 	p.idle = append(p.idle, c)
-	p.wakeLocked()
 }
 
-func (p *pool) wakeLocked() {
-	if len(p.waiting) > 0 {
-		close(p.waiting[0])
-		p.waiting = p.waiting[1:]
+// freeLocked gives up the place of a connection that is no more: to who waits longest,
+// who may open one there.
+func (p *pool) freeLocked() {
+	if w := p.nextLocked(); w != nil {
+		w <- nil
+		return
 	}
+	p.open--
+}
+
+// nextLocked takes the first place in the line, nil if nobody waits.
+func (p *pool) nextLocked() chan *conn {
+	if len(p.waiting) == 0 {
+		return nil
+	}
+	w := p.waiting[0]
+	p.waiting = p.waiting[1:]
+	return w
 }
 
 // clear drops all idle connections, and busy ones when they come back: the member
@@ -144,13 +179,16 @@ func (p *pool) wakeLocked() {
 func (p *pool) clear() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.clearLocked()
+}
+
+func (p *pool) clearLocked() {
 	p.generation++
 	for _, c := range p.idle {
 		c.close()
 		p.open--
 	}
 	p.idle = nil
-	p.wakeLocked()
 }
 
 // prune closes connections that were idle since before t.
@@ -168,9 +206,9 @@ func (p *pool) prune(t time.Time) {
 
 // close closes everything, running requests included.
 func (p *pool) close() {
-	p.clear()
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.clearLocked()
 	p.closed = true
 	for c := range p.busy {
 		c.close()
