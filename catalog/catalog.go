@@ -275,7 +275,8 @@ type Registry interface {
 type Locker interface {
 	// Acquire takes the lock called name, or ErrLocked at once, wrapped with a
 	// text that says who holds it and why: whoever that is, the same incarnation
-	// included. ErrEvicted when the incarnation is not registered.
+	// included. ErrEvicted when the incarnation is not registered. A lock with a Token
+	// beside an error may be held, its reply was lost: it must be released.
 	Acquire(ctx context.Context, name, incarnation, why string) (Lock, error)
 	// Release gives a lock back; releasing a lost lock is not an error.
 	Release(ctx context.Context, l Lock) error

@@ -52,6 +52,9 @@ func (r *Router) acquire(ctx context.Context, name, why string) (catalog.Lock, e
 	bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), lockCallTimeout)
 	defer cancel()
 	l, err := r.store.Acquire(bound, name, r.Self().Incarnation, why)
+	if err != nil && l.Token != 0 {
+		r.unlock(ctx, l) // it may be held: its reply was lost
+	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		// The limit was ours: the client's own has passed, or the catalog does not answer.
 		if cerr := ctx.Err(); cerr != nil {

@@ -30,6 +30,9 @@ func (s *awayStore) Release(ctx context.Context, l catalog.Lock) error {
 
 func (s *awayStore) Acquire(ctx context.Context, name, incarnation, why string) (catalog.Lock, error) {
 	l, err := s.Store.Acquire(ctx, name, incarnation, why)
+	if why == "lost" {
+		return l, catalog.ErrUnavailable // it is held, but the answer never came
+	}
 	if why == "hasty" {
 		<-time.After(20 * time.Millisecond) // the client's time is over before the answer
 		if ctx.Err() != nil {
@@ -59,4 +62,7 @@ func TestLocksAreGivenBack(t *testing.T) {
 	_ = r.withLock(ctx, "d.c", "hasty", nothing)
 	require.Zero(t, store.ended.Load())
 	require.NoError(t, r.withLock(t.Context(), "d.c", "third", nothing))
+
+	require.Error(t, r.withLock(t.Context(), "d.c", "lost", nothing))
+	require.NoError(t, r.withLock(t.Context(), "d.c", "fourth", nothing))
 }

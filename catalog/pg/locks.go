@@ -32,10 +32,8 @@ func (s *Store) Acquire(ctx context.Context, name, incarnation, why string) (cat
 			VALUES ($1, nullif($2, ''), $3, $4) RETURNING token`,
 			name, catalog.LockDatabase(name), incarnation, why).Scan(&l.Token)
 	})
-	if err != nil {
-		return catalog.Lock{}, err
-	}
-	return l, nil
+	// Where the commit's outcome is unknown the token tells which lock may be held.
+	return l, err
 }
 
 // checkFree looks for a lock that excludes the one called name, by the rule of
