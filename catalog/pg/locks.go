@@ -32,6 +32,9 @@ func (s *Store) Acquire(ctx context.Context, name, incarnation, why string) (cat
 			VALUES ($1, nullif($2, ''), $3, $4) RETURNING token`,
 			name, catalog.LockDatabase(name), incarnation, why).Scan(&l.Token)
 	})
+	if err != nil && l.Token == 0 {
+		return catalog.Lock{}, err
+	}
 	// Where the commit's outcome is unknown the token tells which lock may be held.
 	return l, err
 }
