@@ -97,13 +97,13 @@ func TestSplitPatch(t *testing.T) {
 func TestPipelineReaches(t *testing.T) {
 	t.Parallel()
 	for pipeline, want := range map[string][]string{
-		`[{"$match": {"$lookup": 1}}]`:                                            nil,
-		`[{"$lookup": {"from": "x", "as": "y"}}]`:                                 {"d.x"},
-		`[{"$graphLookup": {"from": "x"}}]`:                                       {"d.x"},
-		`[{"$unionWith": "x"}]`:                                                   {"d.x"},
-		`[{"$unionWith": {"coll": "x", "pipeline": [{"$unionWith": "y"}]}}]`:      {"d.x", "d.y"},
-		`[{"$facet": {"a": [{"$lookup": {"from": "x"}}], "b": [{"$sort": {}}]}}]`: {"d.x"},
-		`[{"$lookup": {"from": {"db": "e", "coll": "x"}}}]`:                       {""},
+		`[{"$match": {"$lookup": 1}}]`:                                                                              nil,
+		`[{"$lookup": {"from": "x", "as": "y"}}]`:                                                                   {"d.x"},
+		`[{"$graphLookup": {"from": "x"}}]`:                                                                         {"d.x"},
+		`[{"$unionWith": "x"}]`:                                                                                     {"d.x"},
+		`[{"$unionWith": {"coll": "x", "pipeline": [{"$unionWith": "y"}]}}]`:                                        {"d.x", "d.y"},
+		`[{"$facet": {"a": [{"$lookup": {"from": "x"}}], "b": [{"$sort": {}}]}}]`:                                   {"d.x"},
+		`[{"$lookup": {"from": {"db": "e", "coll": "x"}}}]`:                                                         {""},
 		`[{"$lookup": {"from": "x", "pipeline": [{"$lookup": {"from": "y", "pipeline": [{"$unionWith": "z"}]}}]}}]`: {"d.x", "d.y", "d.z"},
 	} {
 		p, err := parsePipeline(aggregateOp(t, pipeline))
