@@ -141,6 +141,12 @@ func (req *request) autocommit(auto wire.Elem, hasAuto bool, start wire.Elem, ha
 	if !req.row.Txn {
 		return mongoerr.Newf(mongoerr.OperationNotSupportedInTransaction, "Cannot run '%s' in a multi-document transaction.", req.row.Name)
 	}
+	switch name := req.row.Name; {
+	case t.Start && (t.Committal || name == "killCursors"):
+		return mongoerr.Newf(mongoerr.OperationNotSupportedInTransaction, "Cannot run '%s' as the first operation in a transaction.", name)
+	case string(req.Cmd.DB) == configDB:
+		return mongoerr.Newf(mongoerr.OperationNotSupportedInTransaction, "Cannot run command against the '%s' database in a transaction.", configDB)
+	}
 	return nil
 }
 

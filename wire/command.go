@@ -90,7 +90,8 @@ type Command struct {
 	Body  Doc
 	First Elem // the command's name and argument
 	DB    []byte
-	args  Generic
+	args  Generic // with a value
+	seen  Generic // also with null, which means absent
 	spans [numArgs]span
 	n     int
 }
@@ -129,10 +130,13 @@ func (c *Command) generic(e *Elem, at int) error {
 	if arg == 0 {
 		return nil
 	}
-	if c.args&arg != 0 {
+	if c.seen&arg != 0 {
 		return mongoerr.Newf(40413, "BSON field '%s.%s' is a duplicate field", c.First.Name, e.Name)
 	}
-	c.args |= arg
+	c.seen |= arg
+	if !e.IsNull() {
+		c.args |= arg
+	}
 	c.spans[c.n] = span{arg: arg, start: int32(at), end: int32(at + len(e.Raw))}
 	c.n++
 	if arg == ArgDB {
@@ -145,7 +149,8 @@ func (c *Command) generic(e *Elem, at int) error {
 	return nil
 }
 
-// Has reports whether any of the generic arguments is there.
+// Has reports whether any of the generic arguments is there. Null means absent
+// (MONGOSH.md §1.4).
 func (c *Command) Has(arg Generic) bool { return c.args&arg != 0 }
 
 // Arg returns a generic argument's element.

@@ -52,6 +52,21 @@ func TestCommandParse(t *testing.T) {
 	require.False(t, ok)
 }
 
+// TestCommandParseNull: null means absent, but is not passed on where the argument is
+// replaced.
+func TestCommandParseNull(t *testing.T) {
+	t.Parallel()
+	var c Command
+	require.NoError(t, c.Parse(doc(t, e("ping", int32(1)), e("lsid", nil), e("comment", bson.Undefined{}), e("$db", "d"))))
+	require.False(t, c.Has(ArgLSID|ArgComment))
+	_, ok := c.Arg(ArgLSID)
+	require.False(t, ok)
+	at, out := AppendDocStart(nil)
+	require.Equal(t, doc(t, e("ping", int32(1)), e("comment", bson.Undefined{}), e("$db", "d")), Doc(AppendDocEnd(c.AppendWithout(out, ArgLSID), at)))
+	requireCode(t, 40413, c.Parse(doc(t, e("ping", int32(1)), e("lsid", nil), e("lsid", "x"), e("$db", "d"))))
+	requireCode(t, 14, c.Parse(doc(t, e("ping", int32(1)), e("$db", nil))))
+}
+
 func TestCommandParseRefuses(t *testing.T) {
 	t.Parallel()
 	var c Command
