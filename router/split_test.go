@@ -96,19 +96,22 @@ func TestSplitPatch(t *testing.T) {
 
 func TestPipelineReaches(t *testing.T) {
 	t.Parallel()
-	for pipeline, want := range map[string][]string{
-		`[{"$match": {"$lookup": 1}}]`:                                                                              nil,
-		`[{"$lookup": {"from": "x", "as": "y"}}]`:                                                                   {"d.x"},
-		`[{"$graphLookup": {"from": "x"}}]`:                                                                         {"d.x"},
-		`[{"$unionWith": "x"}]`:                                                                                     {"d.x"},
-		`[{"$unionWith": {"coll": "x", "pipeline": [{"$unionWith": "y"}]}}]`:                                        {"d.x", "d.y"},
-		`[{"$facet": {"a": [{"$lookup": {"from": "x"}}], "b": [{"$sort": {}}]}}]`:                                   {"d.x"},
-		`[{"$lookup": {"from": {"db": "e", "coll": "x"}}}]`:                                                         {""},
-		`[{"$lookup": {"from": "x", "pipeline": [{"$lookup": {"from": "y", "pipeline": [{"$unionWith": "z"}]}}]}}]`: {"d.x", "d.y", "d.z"},
+	for _, c := range []struct {
+		pipeline string
+		want     []string
+	}{
+		{`[{"$match": {"$lookup": 1}}]`, nil},
+		{`[{"$lookup": {"from": "x", "as": "y"}}]`, []string{"d.x"}},
+		{`[{"$graphLookup": {"from": "x"}}]`, []string{"d.x"}},
+		{`[{"$unionWith": "x"}]`, []string{"d.x"}},
+		{`[{"$unionWith": {"coll": "x", "pipeline": [{"$unionWith": "y"}]}}]`, []string{"d.x", "d.y"}},
+		{`[{"$facet": {"a": [{"$lookup": {"from": "x"}}], "b": [{"$sort": {}}]}}]`, []string{"d.x"}},
+		{`[{"$lookup": {"from": {"db": "e", "coll": "x"}}}]`, []string{""}},
+		{`[{"$lookup": {"from": "x", "pipeline": [{"$lookup": {"from": "y", "pipeline": [{"$unionWith": "z"}]}}]}}]`, []string{"d.x", "d.y", "d.z"}},
 	} {
-		p, err := parsePipeline(aggregateOp(t, pipeline))
+		p, err := parsePipeline(aggregateOp(t, c.pipeline))
 		require.NoError(t, err)
-		require.ElementsMatch(t, want, p.foreign, pipeline)
+		require.ElementsMatch(t, c.want, p.foreign, c.pipeline)
 	}
 }
 
