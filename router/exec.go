@@ -53,7 +53,7 @@ func (r *Router) exchange(ctx context.Context, op *Op, shard string, req *backen
 				return out, err
 			}
 			if !r.refusedUnrun(op, &out, req) {
-				return out, nil
+				return out, out.hideStepDown()
 			}
 		} else if !r.mayRepeat(op, err, req) {
 			op.noteLost(shard, err)
@@ -64,6 +64,9 @@ func (r *Router) exchange(ctx context.Context, op *Op, shard string, req *backen
 		}
 		if time.Now().After(until) || op.Expired() != nil || !sleep(ctx, 50*time.Millisecond) {
 			op.noteLost(shard, err)
+			if err == nil {
+				err = out.hideStepDown()
+			}
 			return out, err
 		}
 	}
