@@ -90,6 +90,8 @@ func drop(ctx context.Context, req *request) error {
 	if err != nil {
 		return err
 	}
+	ctx, cancel := req.Context(ctx)
+	defer cancel()
 	exists, err := req.h.router.Drop(ctx, ns, req.collectionUUID())
 	if err != nil {
 		return err
@@ -118,6 +120,8 @@ func dropDatabase(ctx context.Context, req *request) error {
 	case configDB, "admin":
 		return mongoerr.Newf(mongoerr.IllegalOperation, "Cannot drop the %s database", db)
 	default:
+		ctx, cancel := req.Context(ctx)
+		defer cancel()
 		if err := req.h.router.DropDatabase(ctx, db); err != nil {
 			return err
 		}
@@ -158,6 +162,8 @@ func createIndexes(ctx context.Context, req *request) error {
 	cmd := bson.D{{Key: "createIndexes", Value: req.Cmd.First.RawValue()}, {Key: "indexes", Value: clean}}
 	cmd = append(cmd, req.options("indexes", "blocking")...)
 	cmd = req.withWriteConcern(cmd)
+	ctx, cancel := req.Context(ctx)
+	defer cancel()
 	replies, err := req.h.router.CreateIndexes(ctx, ns, cmd, indexes)
 	if err != nil {
 		return err
@@ -245,6 +251,8 @@ func dropIndexes(ctx context.Context, req *request) error {
 	}
 	cmd := bson.D{{Key: "dropIndexes", Value: req.Cmd.First.RawValue()}}
 	cmd = req.withWriteConcern(append(cmd, req.options()...))
+	ctx, cancel := req.Context(ctx)
+	defer cancel()
 	replies, err := req.h.router.DropIndexes(ctx, ns, cmd, func(name string, key bson.Raw) bool { return drops(index, name, key) })
 	if err != nil {
 		return err

@@ -104,6 +104,8 @@ func collMod(ctx context.Context, req *request) error {
 	}
 	cmd := bson.D{{Key: "collMod", Value: req.Cmd.First.RawValue()}}
 	cmd = req.withWriteConcern(append(cmd, req.options()...))
+	ctx, cancel := req.Context(ctx)
+	defer cancel()
 	replies, err := req.h.router.CollMod(ctx, ns, cmd, hides(index))
 	if err != nil {
 		return err

@@ -172,7 +172,7 @@ func (r *Router) database(_ context.Context, name, primary string) (d catalog.Da
 		return d, false, mongoerr.New(mongoerr.ShardNotFound, "Database "+name+" could not be created :: caused by :: No shards found")
 	}
 	if primary == "" {
-		primary = s.leastLoaded()
+		primary = s.leastLoaded(r.hasPrimary)
 	}
 	return catalog.Database{
 		Name: name, Primary: primary, Placement: catalog.PlacementSpread, UUID: uuid.New(),
@@ -185,19 +185,20 @@ func (r *Router) place(d *catalog.Database) string {
 	if d.Placement == catalog.PlacementDatabase {
 		return d.Primary
 	}
-	return r.snap.Load().leastLoaded()
+	return r.snap.Load().leastLoaded(r.hasPrimary)
 }
 
 // leastLoaded returns the shard with the fewest unsharded collections and databases
-// for its weight; the first by id among equals. Draining shards get nothing new.
-func (s *Snapshot) leastLoaded() string {
+// for its weight; the first by id among equals. Draining shards get nothing new, nor
+// do those that are not well while another is: one dead shard hurts only its own data.
+func (s *Snapshot) leastLoaded(well func(shard string) bool) string {
 	load := map[string]float64{}
 	for _, e := range s.Entries {
 		if e.Coll.Kind == catalog.KindUnsharded {
 			load[e.Home()]++
 		}
 	}
-	best, least := "", 0.0
+	best, least, bestWell := "", 0.0, false
 	for _, id := range s.shardIDs() {
 		sh := s.Shards[id]
 		if sh.Draining {
@@ -207,11 +208,18 @@ func (s *Snapshot) leastLoaded() string {
 		if weight <= 0 {
 			weight = 1
 		}
-		if l := load[id] / weight; best == "" || l < least {
-			best, least = id, l
+		l, isWell := load[id]/weight, well(id)
+		if best == "" || isWell && !bestWell || isWell == bestWell && l < least {
+			best, least, bestWell = id, l, isWell
 		}
 	}
 	return best
+}
+
+// hasPrimary reports whether a shard takes writes, as far as is known.
+func (r *Router) hasPrimary(shard string) bool {
+	b := r.Shard(shard)
+	return b != nil && b.HasPrimary()
 }
 
 // EnableSharding makes a database if there is none, on the given primary or, if that

@@ -24,12 +24,37 @@ func (r *Router) Drop(ctx context.Context, ns string, want *UUID) (dbExists bool
 		if want != nil && UUID(e.Coll.UUID) != *want {
 			return mongoerr.New(mongoerr.CollectionUUIDMismatch, "Collection UUID does not match that specified")
 		}
+		if err := r.reachable(ctx, []*Entry{e}); err != nil {
+			return err
+		}
+		ctx := context.WithoutCancel(ctx) // what has begun is finished
 		if err := r.fenceEntry(ctx, l, e); err != nil {
 			return err
 		}
 		return r.dropFenced(ctx, []catalog.Lock{l}, []*Entry{e}, catalog.Change{})
 	})
 	return dbExists, err
+}
+
+// reachable asks all owners for an answer before anything is done: a drop that must
+// fail because a shard is dead is not to be half done.
+func (r *Router) reachable(ctx context.Context, entries []*Entry) error {
+	asked := map[string]bool{}
+	for _, e := range entries {
+		if e.Table == nil {
+			continue
+		}
+		for _, shard := range e.Table.Shards() {
+			if asked[shard] {
+				continue
+			}
+			asked[shard] = true
+			if _, err := r.run(ctx, shard, "admin", bson.D{{Key: "ping", Value: int32(1)}}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // dropFenced drops fenced collections on all shards and then from the catalog. A shard
@@ -92,6 +117,10 @@ func (r *Router) DropDatabase(ctx context.Context, db string) error {
 			row.State = catalog.StateFenced
 			fenced = append(fenced, row)
 		}
+		if err := r.reachable(ctx, entries); err != nil {
+			return err
+		}
+		ctx := context.WithoutCancel(ctx) // what has begun is finished
 		locks := []catalog.Lock{l}
 		if len(fenced) > 0 {
 			err := r.fence(ctx, catalog.Change{Locks: locks, Rows: fenced}, catalog.Change{Locks: locks, Rows: open})
@@ -104,6 +133,9 @@ func (r *Router) DropDatabase(ctx context.Context, db string) error {
 		}
 		// What is left on the shards (an empty database, views of older days) goes too.
 		for _, shard := range s.shardIDs() {
+			if !r.hasPrimary(shard) {
+				continue // it owned nothing of it
+			}
 			_, err := r.run(ctx, shard, db, bson.D{{Key: "dropDatabase", Value: int32(1)}, {Key: "writeConcern", Value: majorityWrites}})
 			if err != nil {
 				r.log.Warn().Err(err).Str("shard", shard).Str("db", db).Msg("drop the rest of a database")

@@ -242,7 +242,9 @@ func TestFenceIsTakenBack(t *testing.T) {
 	store := newStore(t, nowhere)
 	r, _ := startRouter(t, store, "r:1", Options{BarrierTimeout: 20 * time.Millisecond})
 	idleRouter(t, store, "silent:1", Options{})
-	_, err := r.Drop(t.Context(), "d.a", nil)
+	err := r.withLock(t.Context(), "d.a", "test", func(l catalog.Lock) error {
+		return r.fenceEntry(t.Context(), l, r.Snapshot().Entries["d.a"])
+	})
 	requireCode(t, 46, err)
 	entry := enter(t, r)
 	require.Equal(t, catalog.StateOpen, entry.Coll.State)

@@ -38,7 +38,7 @@ func (r *Router) OnAnyShard(ctx context.Context, op *Op) error {
 // DatabaseSizes returns sizeOnDisk in bytes by database and shard, of the shards that
 // answer.
 func (r *Router) DatabaseSizes(ctx context.Context, op *Op) map[string]map[string]int64 {
-	ctx, cancel := op.context(ctx)
+	ctx, cancel := op.Context(ctx)
 	defer cancel()
 	out := map[string]map[string]int64{}
 	var mu sync.Mutex

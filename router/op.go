@@ -238,9 +238,9 @@ func (op *Op) Expired() error {
 	return nil
 }
 
-// context returns ctx with the operation's deadline, for what is not a point
+// Context returns ctx with the operation's deadline, for what is not a point
 // operation.
-func (op *Op) context(ctx context.Context) (context.Context, context.CancelFunc) {
+func (op *Op) Context(ctx context.Context) (context.Context, context.CancelFunc) {
 	if op.Deadline.IsZero() {
 		return ctx, func() {}
 	}
