@@ -2,6 +2,7 @@ package router
 
 import (
 	"context"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -218,6 +219,55 @@ func TestNothingRunsBehindABarrier(t *testing.T) {
 		fenced.Store(0)
 		setState(t, store, catalog.StateOpen, lock)
 		eventually(t, "operations go on", func() bool { return done.Load() > before })
+	}
+	cancel()
+	wg.Wait()
+}
+
+// TestEnterLooksTwice: an operation that was about to begin when its table was replaced
+// must not run by it after the replacement was acknowledged. Without the second look
+// at the snapshot this fails within moments.
+func TestEnterLooksTwice(t *testing.T) {
+	t.Parallel()
+	const tables = 20_000
+	c := row("d.a", "s").Collection
+	all := make([]*Snapshot, tables)
+	acked := make(map[*Entry]*atomic.Bool, tables)
+	for i := range all {
+		entry := &Entry{Coll: &c, replaced: make(chan struct{})}
+		acked[entry] = new(atomic.Bool)
+		all[i] = &Snapshot{Entries: map[string]*Entry{"d.a": entry}}
+	}
+	r := &Router{drained: newHint()}
+	r.snap.Store(all[0])
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				entry, err := r.enter(t.Context(), []byte("d.a"), time.Time{})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if acked[entry].Load() {
+					t.Error("admitted by a table that was given up")
+					cancel()
+				}
+				r.leave(entry)
+				runtime.Gosched()
+			}
+		})
+	}
+	for i := 1; i < tables && ctx.Err() == nil; i++ {
+		old := all[i-1].Entries["d.a"]
+		r.snap.Store(all[i])
+		close(old.replaced)
+		for old.inflight.Load() != 0 {
+			runtime.Gosched()
+		}
+		acked[old].Store(true)
+		runtime.Gosched()
 	}
 	cancel()
 	wg.Wait()
