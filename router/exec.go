@@ -27,22 +27,28 @@ type sent struct {
 // read, or it carries a transaction number by which the shard knows it again, and
 // is not part of a transaction; and what a member refused because it is not the
 // primary. It raises the clock.
-func (r *Router) exchange(ctx context.Context, op *Op, shard string, req *backend.Request) (sent, error) {
-	out := sent{shard: shard, buf: op.Buffers.Get(4096)}
+func (r *Router) exchange(ctx context.Context, op *Op, shard string, req *backend.Request) (out sent, err error) {
+	out = sent{shard: shard, buf: op.Buffers.Get(4096)}
 	b := r.Shard(shard)
 	if b == nil {
 		return out, mongoerr.Newf(mongoerr.ShardNotFound, "Shard %s not found", shard)
 	}
 	op.Shards++
 	req.Deadline = op.Deadline
-	if op.ReadTime != 0 && !b.HasReached(op.ReadTime) {
+	if op.ReadTime != 0 && op.ReadTime <= r.Clock.Now() && !b.HasReached(op.ReadTime) {
 		r.advance(ctx, b, op.ReadTime)
 	}
+	lost := false // an attempt's reply never came
+	defer func() {
+		if lost && (err != nil || !out.info.OK) {
+			op.lost = append(op.lost, shard) // a later attempt did not find it done, so it may still run
+		}
+	}()
 	var until time.Time
 	for {
-		reply, addr, err := b.RoundTrip(ctx, req, *out.buf)
+		var reply []byte
+		reply, out.addr, err = b.RoundTrip(ctx, req, *out.buf)
 		*out.buf = reply
-		out.addr = addr
 		if err == nil {
 			if err = out.read(); err != nil {
 				return out, err
@@ -55,15 +61,16 @@ func (r *Router) exchange(ctx context.Context, op *Op, shard string, req *backen
 			if !r.refusedUnrun(op, &out, req) {
 				return out, out.hideStepDown()
 			}
-		} else if !r.mayRepeat(op, err, req) {
-			op.noteLost(shard, err)
-			return out, err
+		} else {
+			lost = lost || op.mayStillRun(err)
+			if !r.mayRepeat(op, err, req) {
+				return out, err
+			}
 		}
 		if until.IsZero() {
 			until = time.Now().Add(r.opts.RetryTimeout)
 		}
 		if time.Now().After(until) || op.Expired() != nil || !sleep(ctx, 50*time.Millisecond) {
-			op.noteLost(shard, err)
 			if err == nil {
 				err = out.hideStepDown()
 			}
@@ -91,12 +98,11 @@ func (r *Router) advance(ctx context.Context, b *backend.Shard, t uint64) {
 	}
 }
 
-// noteLost remembers that a write was sent to a shard whose reply never came.
-func (op *Op) noteLost(shard string, err error) {
+// mayStillRun reports whether a failure left a write behind on its shard: it was sent,
+// and no reply came.
+func (op *Op) mayStillRun(err error) bool {
 	var be *backend.Error
-	if op.Write && errors.As(err, &be) && !be.SafeToRetry() {
-		op.lost = append(op.lost, shard)
-	}
+	return op.Write && errors.As(err, &be) && !be.SafeToRetry()
 }
 
 func (s *sent) read() error {
@@ -111,7 +117,7 @@ func (s *sent) read() error {
 
 // repeatable reports whether the operation may run a second time without harm.
 func (op *Op) repeatable() bool {
-	if op.Txn.InTxn {
+	if op.Txn.Statement() {
 		return false
 	}
 	return !op.Write || op.Txn.Present
@@ -131,7 +137,7 @@ func (r *Router) mayRepeat(op *Op, err error, req *backend.Request) bool {
 // refusedUnrun reports whether the reply says that the operation did not run, or may
 // run again, and another attempt can help.
 func (r *Router) refusedUnrun(op *Op, s *sent, req *backend.Request) bool {
-	if req.Addr != "" || op.Txn.InTxn {
+	if req.Addr != "" || op.Txn.Statement() {
 		return false
 	}
 	code := s.info.Code
@@ -275,7 +281,7 @@ func ClientError(op *Op, err error) *mongoerr.Error {
 		return mongoerr.As(err)
 	}
 	e := be.Client()
-	if op.Txn.InTxn && !op.Txn.Committal {
+	if op.Txn.Statement() {
 		e = e.WithLabel(mongoerr.LabelTransientTransaction)
 	}
 	return e

@@ -30,9 +30,14 @@ func do(t *testing.T, r *Router, prepare func(*Op), cmd ...bson.E) (bson.D, *mon
 	if prepare != nil {
 		prepare(op)
 	}
-	run := r.Find
-	if cmd[0].Key != "find" {
-		op.Write, run = true, r.Write
+	run := r.Write
+	switch cmd[0].Key {
+	case "find":
+		run = r.Find
+	case "commitTransaction":
+		run = r.EndTransaction
+	default:
+		op.Write = true
 	}
 	if err := run(t.Context(), op); err != nil {
 		return nil, ClientError(op, err)

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"io"
 	"net"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -110,6 +111,12 @@ func requireCode(t *testing.T, want mongoerr.Code, err error) {
 	require.Equal(t, want, mongoerr.CodeOf(err), "%v", err)
 }
 
+// What a fakeShard may do instead of answering.
+var (
+	hangUp   = bson.D{e("hang up", true)}   // end the connection
+	shutDown = bson.D{e("shut down", true)} // and take no new ones
+)
+
 // fakeShard is the primary of the replica set "s" that answers commands by a
 // function; nil means ok.
 func fakeShard(t *testing.T, answer func(cmd wire.Doc) bson.D) (host string) {
@@ -123,6 +130,7 @@ func fakeShard(t *testing.T, answer func(cmd wire.Doc) bson.D) (host string) {
 		e("maxBsonObjectSize", int32(16777216)), e("maxMessageSizeBytes", int32(48000000)), e("maxWriteBatchSize", int32(100000)),
 		e("logicalSessionTimeoutMinutes", int32(30)), e("minWireVersion", int32(0)), e("maxWireVersion", int32(17)), e("ok", 1.0),
 	}
+	var down atomic.Bool
 	serve := func(c net.Conn) {
 		defer c.Close()
 		in := wire.NewReader(c, new(wire.Buffers))
@@ -141,6 +149,12 @@ func fakeShard(t *testing.T, answer func(cmd wire.Doc) bson.D) (host string) {
 				if reply = answer(m.Body); reply == nil {
 					reply = bson.D{e("ok", 1.0)}
 				}
+			}
+			if reply[0].Key == shutDown[0].Key {
+				down.Store(true)
+			}
+			if down.Load() || reply[0].Key == hangUp[0].Key {
+				return
 			}
 			raw, err := bson.Marshal(reply)
 			if err != nil {

@@ -34,6 +34,10 @@ type Txn struct {
 	Committal bool // commitTransaction or abortTransaction
 }
 
+// Statement reports whether the command is a statement of a transaction, which can be
+// neither repeated nor known again by its number.
+func (t *Txn) Statement() bool { return t.InTxn && !t.Committal }
+
 // Op is one client command under way. It is for one goroutine.
 type Op struct {
 	Cmd      *wire.Command
@@ -140,7 +144,7 @@ func (r *Router) appendMessage(dst []byte, op *Op, p *patch) []byte {
 	if op.Write {
 		drop |= wire.ArgAPI
 	}
-	if op.Txn.InTxn {
+	if op.Txn.Statement() {
 		drop |= wire.ArgStartTransaction | wire.ArgReadConcern
 	}
 	if len(p.skip) == 0 {

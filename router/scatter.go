@@ -2,6 +2,7 @@ package router
 
 import (
 	"context"
+	"runtime/debug"
 	"slices"
 	"sync"
 
@@ -30,7 +31,9 @@ func (r *Router) scatter(ctx context.Context, op *Op, shards []string, build fun
 	var wg sync.WaitGroup
 	for i := range shards {
 		ops[i] = *op
+		ops[i].lost = nil
 		wg.Go(func() {
+			defer r.survive(&answers[i].err)
 			buf := op.Buffers.Get(512)
 			defer op.Buffers.Put(buf)
 			*buf = build(*buf, i)
@@ -71,14 +74,22 @@ func (r *Router) oneTime(op *Op, p *patch) uint64 {
 		t, _ := at.Timestamp()
 		return t
 	}
-	now := r.Clock.Now()
-	op.ReadTime = now
+	op.ReadTime = max(r.Clock.Now(), op.ReadTime)
 	at, b := bsoncore.AppendDocumentElementStart(p.extra, "readConcern")
-	b = append(b, d[4:len(d)-1]...)
-	b = wire.AppendTimestampElement(b, "atClusterTime", now)
+	b = bsoncore.AppendStringElement(b, "level", "snapshot")
+	b = wire.AppendTimestampElement(b, "atClusterTime", op.ReadTime)
 	p.extra, _ = bsoncore.AppendDocumentEnd(b, at)
 	p.drop |= wire.ArgReadConcern
-	return now
+	return op.ReadTime
+}
+
+// survive makes an error of a panic: what one client or shard sends must not end the
+// others' router.
+func (r *Router) survive(err *error) {
+	if p := recover(); p != nil {
+		r.log.Error().Interface("panic", p).Bytes("stack", debug.Stack()).Msg("an operation on a shard")
+		*err = mongoerr.New(mongoerr.InternalError, "internal error in the router")
+	}
 }
 
 // firstError returns the first failure among answers.

@@ -1,0 +1,61 @@
+package router
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/shardgate/shardgate/wire"
+)
+
+// TestLostWriteStaysInFlight: a write whose reply was lost may still run, whatever became
+// of later attempts.
+func TestLostWriteStaysInFlight(t *testing.T) {
+	t.Parallel()
+	for _, end := range []bson.D{shutDown, failure(11602)} { // nothing more is sent, or it is refused
+		host := fakeShard(t, func() func(wire.Doc) bson.D {
+			first := true
+			return func(cmd wire.Doc) bson.D {
+				switch el, _ := cmd.First(); {
+				case string(el.Name) == "aggregate":
+					return bson.D{e("ok", 0.0), e("code", int32(1))} // $currentOp does not help
+				case string(el.Name) != "insert":
+					return nil
+				case !first:
+					return end
+				}
+				first = false
+				if end[0].Key == shutDown[0].Key {
+					return shutDown
+				}
+				return hangUp
+			}
+		}())
+		r, _ := startRouter(t, newStore(t, host), "r:1", Options{RetryTimeout: 500 * time.Millisecond})
+		eventually(t, "the shard's primary", r.Shard("s").HasPrimary)
+		_, err := do(t, r, retryable, oneInsert...)
+		require.NotNil(t, err)
+		require.Equal(t, int64(1), r.snap.Load().Entries["d.a"].inflight.Load())
+	}
+}
+
+// TestRepeatedWriteIsNotLost: the shard has answered for it.
+func TestRepeatedWriteIsNotLost(t *testing.T) {
+	t.Parallel()
+	first := true
+	r := overShard(t, func(cmd wire.Doc) bson.D {
+		if el, _ := cmd.First(); string(el.Name) != "insert" {
+			return nil
+		}
+		if first {
+			first = false
+			return hangUp
+		}
+		return bson.D{e("n", int32(1)), e("ok", 1.0)}
+	})
+	_, err := do(t, r, retryable, oneInsert...)
+	require.Nil(t, err)
+	require.Zero(t, r.snap.Load().Entries["d.a"].inflight.Load())
+}
