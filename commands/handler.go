@@ -118,7 +118,11 @@ func (h *Handler) run(ctx context.Context, cl *client, req *request) error {
 	if err := h.router.BeginStatement(req.Op); err != nil {
 		return err
 	}
-	return row.run(ctx, req)
+	err := row.run(ctx, req)
+	if err != nil {
+		h.router.FailStatement(ctx, req.Op)
+	}
+	return err
 }
 
 // admissible refuses a command where it cannot be run at all (MONGOS.md §0).

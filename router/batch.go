@@ -57,6 +57,9 @@ func (r *Router) writeBatches(ctx context.Context, op *Op, b *batch) error {
 	if e, ok := op.Lookup("ordered"); ok {
 		ordered, _ = e.Bool()
 	}
+	if err := r.joinAll(op, stmts); err != nil {
+		return err
+	}
 	var res writeResult
 	for from := 0; from < len(stmts); {
 		round, to := nextRound(stmts, from, ordered)
@@ -133,31 +136,49 @@ func (r *Router) writeRound(ctx context.Context, op *Op, b *batch, round []child
 		return appendStatements(dst, start, b.kind.field, b.stmts, round[i].index)
 	})
 	defer r.releaseAll(op, answers)
-	var other error // of a child that found another collection
-	ran := false    // some child ran, or may have
+	return res.addRound(op, round, answers)
+}
+
+// addRound takes in the answers to a round. It returns the whole command's error: in a
+// transaction any, else one by which every child that was asked refused to run.
+func (w *writeResult) addRound(op *Op, round []child, answers []answer) error {
+	var other, refused error // of a child that found another collection, or would not run
+	var failed []int         // children whose error is their statements'
+	ran := !w.nothing()      // some child ran, or may have
 	for i := range answers {
 		a := &answers[i]
-		err := a.err
-		if err == nil {
-			err = res.add(&a.sent, round[i].index)
+		if a.err == nil {
+			a.err = w.add(&a.sent, round[i].index)
 		}
 		switch {
-		case err == nil:
+		case a.err == nil:
 			ran = true
-		case mongoerr.CodeOf(err) == mongoerr.CollectionUUIDMismatch:
-			other = err
-		case op.Txn.InTxn || a.err == nil || res.nothing() && refusesCommand(err):
-			return err
+		case op.Txn.InTxn:
+			return a.err
+		case mongoerr.CodeOf(a.err) == mongoerr.CollectionUUIDMismatch:
+			other = a.err
 		default:
-			ran = true
-			res.addChildError(op, round[i].index, ClientError(op, err))
+			failed = append(failed, i)
+			if !refusesCommand(a.err) {
+				ran = true
+			} else if refused == nil {
+				refused = a.err
+			}
 		}
 	}
-	if other != nil && ran {
-		// Some children ran: to run all again would write twice.
+	switch {
+	case other != nil && ran:
+		// To run all again would write twice.
 		return mongoerr.Wrap(mongoerr.ConflictingOperationInProgress, other, "the collection changed during the batch")
+	case other != nil:
+		return other
+	case refused != nil && !ran:
+		return refused
 	}
-	return other
+	for _, i := range failed {
+		w.addChildError(op, round[i].index, ClientError(op, answers[i].err))
+	}
+	return nil
 }
 
 // nothing reports whether no child has done anything yet.

@@ -2,6 +2,7 @@ package router
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -21,6 +22,7 @@ type txn struct {
 	number      int64
 	shard       string // "" before the first statement that reached one
 	readConcern []byte // element of the first statement
+	aborted     bool   // a statement failed
 	lastUsed    time.Time
 }
 
@@ -61,7 +63,7 @@ func (r *Router) BeginStatement(op *Op) error {
 			x.readConcern = append([]byte(nil), rc.Raw...)
 		}
 		r.txns.open[op.Session.ID] = x
-	case x == nil || x.number != op.Txn.Number:
+	case x == nil || x.number != op.Txn.Number || x.aborted:
 		return mongoerr.Newf(mongoerr.NoSuchTransaction, "cannot continue txnId %d for session", op.Txn.Number).
 			WithLabel(mongoerr.LabelTransientTransaction)
 	}
@@ -91,6 +93,60 @@ func (r *Router) join(op *Op, shards []string, p *patch) error {
 	return nil
 }
 
+// joinAll refuses a batch in a transaction of which some statement needs another shard,
+// before any has run.
+func (r *Router) joinAll(op *Op, stmts []statement) error {
+	if !op.Txn.InTxn {
+		return nil
+	}
+	var shards []string
+	for i := range stmts {
+		for _, s := range stmts[i].shards {
+			if !slices.Contains(shards, s) {
+				shards = append(shards, s)
+			}
+		}
+	}
+	r.txns.mu.Lock()
+	defer r.txns.mu.Unlock()
+	if x := r.txns.open[op.Session.ID]; len(shards) > 1 || x != nil && x.shard != "" && len(shards) == 1 && x.shard != shards[0] {
+		return notYet("a transaction on more than one shard")
+	}
+	return nil
+}
+
+// FailStatement ends the transaction of a statement that failed, as a mongos does: what
+// a shard has refused it has aborted, but what the router refuses no shard has seen.
+func (r *Router) FailStatement(ctx context.Context, op *Op) {
+	if !op.Txn.Statement() {
+		return
+	}
+	r.txns.mu.Lock()
+	x := r.txns.open[op.Session.ID]
+	if x == nil || x.number != op.Txn.Number || x.aborted {
+		r.txns.mu.Unlock()
+		return
+	}
+	x.aborted = true
+	shard := x.shard
+	r.txns.mu.Unlock()
+	b := r.Shard(shard)
+	if b == nil {
+		return
+	}
+	elems := bsoncore.AppendInt32Element(nil, "abortTransaction", 1)
+	elems = appendSession(elems, &op.Session)
+	elems = bsoncore.AppendInt64Element(elems, "txnNumber", op.Txn.Number)
+	elems = bsoncore.AppendBooleanElement(elems, "autocommit", false)
+	r.wg.Go(func() {
+		ctx, cancel := withTimeout(ctx)
+		defer cancel()
+		if _, err := b.Run(ctx, "admin", elems); err != nil {
+			r.log.Debug().Err(err).Str("shard", shard).Msg("abort a transaction whose statement failed")
+		}
+	})
+}
+
 // RecoveryToken appends the token that drivers send back with commit and abort, so
 // that another router can find the transaction.
 func (r *Router) RecoveryToken(op *Op) {
@@ -118,17 +174,18 @@ func (r *Router) RecoveryToken(op *Op) {
 // recovery token without any decision to look for (PROTOCOL.md F11).
 func (r *Router) EndTransaction(ctx context.Context, op *Op) error {
 	abort := string(op.Cmd.First.Name) == "abortTransaction"
-	shard, known := r.txnShard(op)
+	shard, known, aborted := r.txnShard(op)
 	if shard == "" && !known {
 		shard = recoveryShard(op)
 	}
 	switch {
+	case aborted:
+		return mongoerr.Newf(mongoerr.NoSuchTransaction, "Transaction %d has been aborted.", op.Txn.Number).
+			WithLabel(mongoerr.LabelTransientTransaction)
 	case shard != "":
 		op.Write = true // it carries a transaction number: repeating is safe
-		op.Txn.InTxn = false
 		p := &patch{drop: wire.ArgAPI, skip: []string{"recoveryToken"}}
 		_, _, err := r.forward(ctx, op, shard, p)
-		op.Txn.InTxn = true
 		return err
 	case known && !abort:
 		op.Reply.OK()
@@ -138,15 +195,15 @@ func (r *Router) EndTransaction(ctx context.Context, op *Op) error {
 	}
 }
 
-func (r *Router) txnShard(op *Op) (shard string, known bool) {
+func (r *Router) txnShard(op *Op) (shard string, known, aborted bool) {
 	r.txns.mu.Lock()
 	defer r.txns.mu.Unlock()
 	x := r.txns.open[op.Session.ID]
 	if x == nil || x.number != op.Txn.Number {
-		return "", false
+		return "", false, false
 	}
 	x.lastUsed = time.Now()
-	return x.shard, true
+	return x.shard, true, x.aborted
 }
 
 func recoveryShard(op *Op) string {
