@@ -207,31 +207,13 @@ func (r *Router) aggregateNothing(ctx context.Context, op *Op, s *scope, p *pipe
 // aggregateReports runs a reporting stage on every owner, adds the shard's name to
 // each report, and the rest of the pipeline over all reports.
 func (r *Router) aggregateReports(ctx context.Context, op *Op, s *scope, p *pipeline) error {
-	shards := s.entry.Table.Shards()
-	one := bsoncore.AppendArrayElement(nil, "pipeline", bsoncore.NewArrayBuilder().AppendDocument(bsoncore.Document(p.stages[0])).Build())
-	pt := &patch{skip: []string{"pipeline"}, extra: one}
-	if err := r.join(op, shards, pt); err != nil {
-		return err
-	}
-	answers := r.scatter(ctx, op, shards, func(dst []byte, _ int) []byte { return r.appendMessage(dst, op, pt) })
-	defer r.releaseAll(op, answers)
-	if err := firstError(answers); err != nil {
-		return err
-	}
+	s.shards = s.entry.Table.Shards()
 	var docs []bson.Raw
-	for i := range answers {
-		_, _, batch, err := cursorReply(answers[i].info.Cursor)
-		if err != nil {
-			return err
-		}
-		for len(batch) > 0 {
-			e, n := wire.FirstElem(batch)
-			if n == 0 {
-				return wire.ErrMalformed
-			}
-			docs = append(docs, withShard(wire.Doc(e.Value), answers[i].shard))
-			batch = batch[n:]
-		}
+	err := r.gatherEach(ctx, op, s, &split{shard: p.stages[:1]}, func(shard string, d wire.Doc) {
+		docs = append(docs, withShard(d, shard))
+	})
+	if err != nil {
+		return err
 	}
 	return r.Virtual(ctx, op, s.ns, docs, p.stages[1:], nil)
 }

@@ -26,14 +26,17 @@ type Cursor struct {
 	TxnNumber int64 // -1 outside transactions
 
 	noTimeout bool
+	single    bool // there is one batch, the first
+	mayMiss   bool // allowPartialResults: shards that cannot be reached are left out
+	missed    bool // one was
 	parts     []*part
 	order     []bool // nil: unsorted; else per sort field whether it descends
 	skip      int64  // documents still to pass over
 	limit     int64  // documents still to give; -1: no limit
 	batch     int64  // what the client asked for last; shards need not give more at once
 
-	atTime  uint64 // of a snapshot read, shown in the reply
-	virtual bool   // a merge of one part: documents of no collection
+	atTime uint64 // of a snapshot read, shown in the reply
+	passes bool   // one shard's, whose replies pass through; else this is a merge
 
 	busy     bool      // guarded by the table's mu
 	lastUsed time.Time // guarded by the table's mu
@@ -56,8 +59,12 @@ func (p *part) database(c *Cursor) string {
 	return dbOf(c.NS)
 }
 
-// merged reports whether the cursor merges; otherwise replies pass through.
-func (c *Cursor) merged() bool { return len(c.parts) > 1 || c.limit >= 0 || c.skip > 0 || c.virtual }
+// misses reports whether the cursor goes on without a shard that failed in this way.
+func (c *Cursor) misses(err error) bool {
+	miss := c.mayMiss && isUnreachable(err)
+	c.missed = c.missed || miss
+	return miss
+}
 
 // cursorTable holds the open cursors of this router.
 type cursorTable struct {

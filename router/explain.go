@@ -102,7 +102,11 @@ func (r *Router) routeBy(s *scope, in *Op, field string) error {
 }
 
 func explainedScatter(in *Op) (*patch, error) {
-	o, err := parseFindOptions(in)
+	filter, err := filterOf(in, "filter")
+	if err != nil {
+		return nil, err
+	}
+	o, err := parseFindOptions(in, filter)
 	if err != nil {
 		return nil, err
 	}

@@ -4,8 +4,10 @@ import (
 	"context"
 	"math"
 
+	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/shardgate/shardgate/router/target"
 	"github.com/shardgate/shardgate/wire"
 	"github.com/shardgate/shardgate/wire/mongoerr"
 )
@@ -27,10 +29,16 @@ func (r *Router) Find(ctx context.Context, op *Op) error {
 	if err := r.route(&s, op, filter); err != nil {
 		return err
 	}
-	if len(s.shards) == 1 {
-		return r.passCursor(ctx, op, &s, &patch{})
+	if len(s.shards) > 1 {
+		return r.scatterFind(ctx, op, &s, filter)
 	}
-	return r.scatterFind(ctx, op, &s)
+	err = r.passCursor(ctx, op, &s, &patch{})
+	if isUnreachable(err) && isSet(op.Cmd.Body, "allowPartialResults") {
+		c := r.newCursor(op, s.ns)
+		c.missed = true
+		return r.firstBatch(ctx, op, c, 0)
+	}
+	return err
 }
 
 // findOptions are the options of find that a scatter must see.
@@ -39,9 +47,28 @@ type findOptions struct {
 	hasBatch, single   bool
 	sort               wire.Doc
 	projection         wire.Doc
+	near               bool // the filter orders by distance
 }
 
-func parseFindOptions(op *Op) (o findOptions, err error) {
+// order says for each field of the merge's sort key whether it descends; nil where
+// there is nothing to sort by.
+func (o *findOptions) order() []bool {
+	if o.near && len(o.sort) <= len(emptyDoc) {
+		return []bool{false}
+	}
+	return sortOrder(o.sort)
+}
+
+// sortKeyMeta is the metadata by which shards show an order.
+func (o *findOptions) sortKeyMeta() string {
+	if o.near && len(o.sort) <= len(emptyDoc) {
+		return "geoNearDistance"
+	}
+	return "sortKey"
+}
+
+func parseFindOptions(op *Op, filter bson.Raw) (o findOptions, err error) {
+	o.near = target.HasNear(filter)
 	for _, f := range []struct {
 		name string
 		to   *int64
@@ -80,8 +107,8 @@ const defaultBatch = 101
 
 // scatterFind asks several shards and merges: by sort key where there is a sort, as
 // they come otherwise.
-func (r *Router) scatterFind(ctx context.Context, op *Op, s *scope) error {
-	o, err := parseFindOptions(op)
+func (r *Router) scatterFind(ctx context.Context, op *Op, s *scope, filter bson.Raw) error {
+	o, err := parseFindOptions(op, filter)
 	if err != nil {
 		return err
 	}
@@ -90,7 +117,7 @@ func (r *Router) scatterFind(ctx context.Context, op *Op, s *scope) error {
 			return mongoerr.New(mongoerr.BadValue, "error processing query: tailable cursor requested on non capped collection")
 		}
 	}
-	p := &patch{skip: []string{"skip", "limit", "singleBatch", "batchSize"}, seqs: true}
+	p := &patch{skip: []string{"skip", "limit", "singleBatch", "batchSize", "allowPartialResults"}, seqs: true}
 	if err := r.join(op, s.shards, p); err != nil {
 		return err
 	}
@@ -99,12 +126,13 @@ func (r *Router) scatterFind(ctx context.Context, op *Op, s *scope) error {
 		return err
 	}
 	c := r.newCursor(op, s.ns)
+	c.mayMiss = isSet(op.Cmd.Body, "allowPartialResults")
 	c.atTime = r.oneTime(op, p)
-	c.skip, c.limit = o.skip, -1
+	c.skip, c.limit, c.single = o.skip, -1, o.single
 	if o.limit > 0 {
 		c.limit = o.limit
 	}
-	c.order = sortOrder(o.sort)
+	c.order = o.order()
 	answers := r.scatter(ctx, op, s.shards, func(dst []byte, _ int) []byte { return r.appendMessage(dst, op, p) })
 	if err := r.openParts(ctx, op, c, answers); err != nil {
 		return err
@@ -113,7 +141,7 @@ func (r *Router) scatterFind(ctx context.Context, op *Op, s *scope) error {
 	if o.hasBatch {
 		n = o.batch
 	}
-	return r.firstBatch(ctx, op, c, n, o.single)
+	return r.firstBatch(ctx, op, c, n)
 }
 
 // scatterFindArgs are the options for each shard: skip and limit become one limit,
@@ -125,7 +153,7 @@ func scatterFindArgs(o *findOptions, p *patch) (extra []byte, err error) {
 	if o.hasBatch {
 		extra = bsoncore.AppendInt64Element(extra, "batchSize", o.batch)
 	}
-	if len(sortOrder(o.sort)) == 0 {
+	if len(o.order()) == 0 {
 		return extra, nil
 	}
 	if o.projection != nil {
@@ -139,7 +167,7 @@ func scatterFindArgs(o *findOptions, p *patch) (extra []byte, err error) {
 		b = append(b, o.projection[4:len(o.projection)-1]...)
 	}
 	meta, b := bsoncore.AppendDocumentElementStart(b, sortKeyField)
-	b = bsoncore.AppendStringElement(b, "$meta", "sortKey")
+	b = bsoncore.AppendStringElement(b, "$meta", o.sortKeyMeta())
 	b, _ = bsoncore.AppendDocumentEnd(b, meta)
 	b, _ = bsoncore.AppendDocumentEnd(b, at)
 	return b, nil
@@ -156,18 +184,22 @@ func sortOrder(sort wire.Doc) []bool {
 			return nil
 		}
 		n, ok := e.Int64()
-		order = append(order, ok && n < 0)
+		meta := e.Type == bson.TypeEmbeddedDocument // {$meta: …}: the best come first
+		order = append(order, meta || ok && n < 0)
 	}
 	return order
 }
 
 // openParts makes the answers' cursors parts of c; after a failure all are closed.
 func (r *Router) openParts(ctx context.Context, op *Op, c *Cursor, answers []answer) error {
-	err := firstError(answers)
+	var err error
 	for i := range answers {
 		a := &answers[i]
 		if a.err != nil {
 			r.release(op, &a.sent)
+			if !c.misses(a.err) && err == nil {
+				err = a.err
+			}
 			continue
 		}
 		p := &part{shard: a.shard, addr: a.addr, buf: a.buf}
@@ -184,21 +216,28 @@ func (r *Router) openParts(ctx context.Context, op *Op, c *Cursor, answers []ans
 }
 
 // firstBatch answers with the first n documents of a merge and keeps what is left as
-// a cursor, unless single.
-func (r *Router) firstBatch(ctx context.Context, op *Op, c *Cursor, n int64, single bool) error {
-	c.ID = 0
+// a cursor, unless it is single.
+func (r *Router) firstBatch(ctx context.Context, op *Op, c *Cursor, n int64) error {
+	c.busy = true // killCursors and the end of the session must leave its parts to us
 	r.cursors.add(r.Self().Number, c)
-	id := c.ID
-	if single {
-		c.ID = 0
-	}
-	done, err := r.nextBatch(ctx, op, c, "firstBatch", n)
-	if err != nil || done || single {
-		r.cursors.remove(id)
-		r.killShardCursors(ctx, c)
-	}
+	return r.mergedBatch(ctx, op, c, "firstBatch", n)
+}
+
+// mergedBatch answers with the next n documents of a merged cursor that is checked out,
+// and checks it in.
+func (r *Router) mergedBatch(ctx context.Context, op *Op, c *Cursor, name string, n int64) error {
+	done, err := r.nextBatch(ctx, op, c, name, n)
 	if err == nil {
 		op.Reply.OK()
 	}
+	r.checkIn(ctx, c, done || err != nil)
 	return err
+}
+
+// checkIn gives a cursor back; what it has open on shards is closed if it is done, or
+// was killed meanwhile.
+func (r *Router) checkIn(ctx context.Context, c *Cursor, done bool) {
+	if r.cursors.checkIn(c, done) || done {
+		r.killShardCursors(ctx, c)
+	}
 }

@@ -40,19 +40,16 @@ func (r *Router) GetMore(ctx context.Context, op *Op) error {
 		r.cursors.checkIn(c, false)
 		return err
 	}
-	var done bool
-	if c.merged() {
-		if done, err = r.nextBatch(ctx, op, c, "nextBatch", n); err == nil {
-			op.Reply.OK()
-		}
-	} else {
-		done, err = r.passGetMore(ctx, op, c)
+	if c.passes {
+		done, err := r.passGetMore(ctx, op, c)
+		r.checkIn(ctx, c, done || err != nil)
+		return err
 	}
-	gone := done || err != nil
-	if r.cursors.checkIn(c, gone) || gone {
-		r.killShardCursors(ctx, c)
+	if op.Cmd.Has(wire.ArgMaxTimeMS) {
+		r.cursors.checkIn(c, false)
+		return mongoerr.New(mongoerr.BadValue, "cannot set maxTimeMS on getMore command for a non-awaitData cursor")
 	}
-	return err
+	return r.mergedBatch(ctx, op, c, "nextBatch", n)
 }
 
 // getMoreIDAt is the offset of the cursor id in a getMore message: it is the value of

@@ -52,7 +52,7 @@ func (r *Router) nextBatch(ctx context.Context, op *Op, c *Cursor, name string, 
 			c.limit--
 		}
 	}
-	done = c.exhausted()
+	done = c.single || c.exhausted()
 	op.Reply.Elems, _ = bsoncore.AppendArrayEnd(op.Reply.Elems, arr)
 	id := c.ID
 	if done {
@@ -60,6 +60,9 @@ func (r *Router) nextBatch(ctx context.Context, op *Op, c *Cursor, name string, 
 	}
 	op.Reply.Int64("id", id)
 	op.Reply.String("ns", c.NS)
+	if c.missed {
+		op.Reply.Elems = bsoncore.AppendBooleanElement(op.Reply.Elems, "partialResultsReturned", true)
+	}
 	if c.atTime != 0 {
 		op.Reply.Elems = wire.AppendTimestampElement(op.Reply.Elems, "atClusterTime", c.atTime)
 	}
@@ -86,7 +89,9 @@ func (r *Router) head(ctx context.Context, op *Op, c *Cursor) (*part, wire.Doc, 
 	var bestDoc wire.Doc
 	for _, p := range c.parts {
 		for len(p.rest) == 0 && p.id != 0 {
-			if err := r.fetch(ctx, op, c, p); err != nil {
+			if err := r.fetch(ctx, op, c, p); c.misses(err) {
+				p.id = 0
+			} else if err != nil {
 				return nil, nil, err
 			}
 		}
@@ -174,10 +179,13 @@ func appendIndex(dst []byte, i int) []byte {
 	return append(appendIndex(dst, i/10), byte('0'+i%10))
 }
 
-// less compares the sort keys of two documents.
+// less compares the sort keys of two documents: arrays, but for a distance.
 func less(a, b wire.Doc, descending []bool) bool {
 	ka, _ := a.Lookup(sortKeyField)
 	kb, _ := b.Lookup(sortKeyField)
+	if ka.Type != bson.TypeArray || kb.Type != bson.TypeArray {
+		return shardkey.Compare(ka.Type, ka.Value, kb.Type, kb.Value) < 0
+	}
 	ia, ib := wire.Doc(ka.Value).Iter(), wire.Doc(kb.Value).Iter()
 	var ea, eb wire.Elem
 	for i := 0; ia.Next(&ea) && ib.Next(&eb) && i < len(descending); i++ {

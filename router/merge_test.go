@@ -16,7 +16,7 @@ import (
 func TestSortOrder(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, []bool{false, true, false, true}, sortOrder(doc(t, e("a", int32(1)), e("b", -1.0), e("c", int64(1)), e("d", int64(-1)))))
-	require.Equal(t, []bool{false}, sortOrder(doc(t, e("score", bson.D{e("$meta", "textScore")}))))
+	require.Equal(t, []bool{true}, sortOrder(doc(t, e("score", bson.D{e("$meta", "textScore")}))))
 	require.Empty(t, sortOrder(doc(t)))
 	require.Empty(t, sortOrder(nil))
 	require.Nil(t, sortOrder(doc(t, e("$natural", int32(-1)))))
@@ -182,4 +182,55 @@ func TestNextBatchIsBounded(t *testing.T) {
 	docs, _, done = merged(t, c, "nextBatch", -1)
 	require.Equal(t, []int32{3}, docs)
 	require.True(t, done)
+}
+
+// TestCursorKilledDuringItsFirstBatch: whoever uses it closes it.
+func TestCursorKilledDuringItsFirstBatch(t *testing.T) {
+	t.Parallel()
+	asked, answer, killed := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	r := overShard(t, func(cmd wire.Doc) bson.D {
+		switch el, _ := cmd.First(); string(el.Name) {
+		case "getMore":
+			close(asked)
+			<-answer
+			return bson.D{e("cursor", bson.D{e("nextBatch", bson.A{bson.D{e("x", int32(1))}}), e("id", int64(5)), e("ns", "d.a")}), e("ok", 1.0)}
+		case "killCursors":
+			close(killed)
+		}
+		return nil
+	})
+	var reply wire.Reply
+	reply.Begin(nil)
+	op := &Op{Reply: &reply, Buffers: new(wire.Buffers), Session: Session{ID: UUID{1}}}
+	c := &Cursor{NS: "d.a", Session: op.Session, TxnNumber: -1, limit: -1, parts: []*part{{shard: "s", id: 5, coll: "a"}}}
+	done := make(chan error)
+	go func() { done <- r.firstBatch(t.Context(), op, c, 1) }()
+	<-asked
+	require.Empty(t, r.cursors.removeSession(UUID{1}), "it is in use")
+	close(answer)
+	require.NoError(t, <-done)
+	<-killed
+	require.Zero(t, r.OpenCursors())
+}
+
+// TestSnapshotOverShards: one time for all, and not two for one.
+func TestSnapshotOverShards(t *testing.T) {
+	t.Parallel()
+	for _, after := range []uint64{0, 5<<32 | 1, 9<<32 | 1} {
+		r := Router{Clock: new(Clock)}
+		r.Clock.Advance(7 << 32)
+		level := bson.D{e("level", "snapshot")}
+		if after != 0 {
+			level = append(level, e("afterClusterTime", bson.Timestamp{T: uint32(after >> 32), I: uint32(after)}))
+		}
+		op := &Op{Cmd: &wire.Command{}, ReadTime: after}
+		require.NoError(t, op.Cmd.Parse(doc(t, e("find", "a"), e("readConcern", level), e("$db", "d"))))
+		var p patch
+		want := max(after, 7<<32)
+		require.Equal(t, want, r.oneTime(op, &p))
+		require.Equal(t, want, op.ReadTime)
+		var got bson.D
+		require.NoError(t, bson.Unmarshal(wire.AppendDocEnd(append(make([]byte, 4), p.extra...), 0), &got))
+		require.Equal(t, bson.D{e("readConcern", bson.D{e("level", "snapshot"), e("atClusterTime", bson.Timestamp{T: uint32(want >> 32), I: uint32(want)})})}, got)
+	}
 }

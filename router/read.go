@@ -194,7 +194,7 @@ func (r *Router) keepCursor(op *Op, s *scope, info wire.ShardReply, addr string)
 	}
 	c := r.newCursor(op, dbOf(s.ns)+"."+coll)
 	c.parts = []*part{{shard: s.shards[0], addr: addr, id: id, coll: coll}}
-	c.limit = -1
+	c.passes = true
 	r.cursors.add(r.Self().Number, c)
 	binary.LittleEndian.PutUint64(field, uint64(c.ID))
 	return nil

@@ -185,40 +185,43 @@ func (r *Router) aggregateStream(ctx context.Context, op *Op, s *scope, sp *spli
 	if err := r.openParts(ctx, op, c, answers); err != nil {
 		return err
 	}
-	n, single := virtualBatch(op)
-	return r.firstBatch(ctx, op, c, n, single)
+	return r.firstBatch(ctx, op, c, aggregateBatch(op))
 }
 
 // gather collects all that the shard half gives, up to what one command can carry to
 // the merging mongod.
 func (r *Router) gather(ctx context.Context, op *Op, s *scope, sp *split) ([]bson.Raw, error) {
+	var docs []bson.Raw
+	err := r.gatherEach(ctx, op, s, sp, func(_ string, d wire.Doc) { docs = append(docs, append(bson.Raw(nil), d...)) })
+	return docs, err
+}
+
+// gatherEach is gather with a function that gets each document and its shard; the
+// document is the function's for the call only.
+func (r *Router) gatherEach(ctx context.Context, op *Op, s *scope, sp *split, each func(shard string, d wire.Doc)) error {
 	pt := sp.patch()
 	pt.skip = append(pt.skip, "cursor")
 	pt.extra = bsoncore.AppendDocumentElement(pt.extra, "cursor", emptyDoc)
 	if err := r.join(op, s.shards, pt); err != nil {
-		return nil, err
+		return err
 	}
 	c := r.newCursor(op, s.ns)
 	c.atTime = r.oneTime(op, pt)
 	answers := r.scatter(ctx, op, s.shards, func(dst []byte, _ int) []byte { return r.appendMessage(dst, op, pt) })
 	if err := r.openParts(ctx, op, c, answers); err != nil {
-		return nil, err
+		return err
 	}
 	defer r.killShardCursors(ctx, c)
-	var docs []bson.Raw
 	total := 0
 	for {
 		p, doc, err := r.head(ctx, op, c)
-		if err != nil {
-			return nil, err
-		}
-		if p == nil {
-			return docs, nil
+		if err != nil || p == nil {
+			return err
 		}
 		if total += len(doc); total > literalLimit {
-			return nil, notYet("a pipeline over several shards whose merging half takes more than 15 MiB")
+			return notYet("a pipeline over several shards whose merging half takes more than 15 MiB")
 		}
-		docs = append(docs, append(bson.Raw(nil), doc...))
+		each(p.shard, doc)
 		p.pop()
 	}
 }

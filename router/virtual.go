@@ -32,9 +32,9 @@ func (r *Router) Virtual(ctx context.Context, op *Op, ns string, docs []bson.Raw
 	}
 	c := r.newCursor(op, ns)
 	c.parts = []*part{p}
-	c.virtual = true
-	n, single := virtualBatch(op)
-	return r.firstBatch(ctx, op, c, n, single)
+	var n int64
+	n, c.single = virtualBatch(op)
+	return r.firstBatch(ctx, op, c, n)
 }
 
 // VirtualDocs is Virtual for results that the caller reads itself. collation is that of
@@ -45,7 +45,6 @@ func (r *Router) VirtualDocs(ctx context.Context, op *Op, docs []bson.Raw, stage
 		return nil, err
 	}
 	c := r.newCursor(op, "admin.$cmd.aggregate")
-	c.virtual = true
 	p := &part{shard: s.shard, addr: s.addr, buf: s.buf, db: "admin"}
 	c.parts = []*part{p}
 	defer r.killShardCursors(ctx, c)
@@ -101,18 +100,27 @@ func (r *Router) runVirtual(ctx context.Context, op *Op, docs []bson.Raw, stages
 
 // virtualBatch reads the batch size of find or aggregate.
 func virtualBatch(op *Op) (n int64, single bool) {
-	if e, ok := op.Lookup("singleBatch"); ok {
-		single, _ = e.Bool()
+	if _, ok := op.Lookup("cursor"); ok {
+		return aggregateBatch(op), false
 	}
-	e, ok := op.Lookup("batchSize")
-	if c, has := op.Lookup("cursor"); has {
-		d, _ := c.Doc()
-		e, ok = d.Lookup("batchSize")
+	if e, ok := op.Lookup("batchSize"); ok {
+		if n, ok := e.Int64(); ok && n >= 0 {
+			return n, isSet(op.Cmd.Body, "singleBatch")
+		}
 	}
-	if n, isNum := e.Int64(); ok && isNum && n >= 0 {
-		return n, single
+	return defaultBatch, isSet(op.Cmd.Body, "singleBatch")
+}
+
+// aggregateBatch reads the batch size of aggregate.
+func aggregateBatch(op *Op) int64 {
+	c, _ := op.Lookup("cursor")
+	d, _ := c.Doc()
+	if e, ok := d.Lookup("batchSize"); ok {
+		if n, ok := e.Int64(); ok && n >= 0 {
+			return n
+		}
 	}
-	return defaultBatch, single
+	return defaultBatch
 }
 
 // virtualAlone answers without any shard: the documents themselves.
