@@ -179,6 +179,12 @@ func TestShardKilled(t *testing.T) {
 		require.Contains(t, []int{50, 133}, code(err), "%v", err)
 		require.Less(t, time.Since(begin), 5*time.Second)
 
+		partial := reply(t, router(t, r).Database(db), bson.D{
+			{"find", "c"}, {"filter", bson.D{{"_id", bson.D{{"$regex", "^before "}}}}}, {"sort", bson.D{{"k", 1}}}, {"allowPartialResults", true}, {"maxTimeMS", 700},
+		})
+		require.True(t, partial.Lookup("cursor", "partialResultsReturned").Boolean(), "%v", partial)
+		require.Len(t, batch(t, partial, "firstBatch"), 3*2*4, "what the others hold")
+
 		begin = time.Now()
 		err = router(t, r).Database(db).RunCommand(t.Context(), bson.D{
 			{"insert", "c"}, {"documents", bson.A{bson.D{{"k", keys[dead][0]}}}}, {"maxTimeMS", 700},
