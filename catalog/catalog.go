@@ -87,11 +87,13 @@ const (
 // State says whether routers may use a collection.
 type State string
 
-// The states of a collection. While it is fenced, routers hold operations on
-// it back: a DDL operation is at work.
+// The states of a collection. While it is not open, routers hold operations on it
+// back: a DDL operation is at work. What is fenced may be opened again; what is being
+// dropped may not, as some shards may have nothing of it any more.
 const (
-	StateOpen   State = "open"
-	StateFenced State = "fenced"
+	StateOpen     State = "open"
+	StateFenced   State = "fenced"
+	StateDropping State = "dropping"
 )
 
 // Collection is everything about one namespace but its chunks.
@@ -184,8 +186,8 @@ type LogEntry struct {
 	Details bson.Raw
 }
 
-// Expect is a precondition of a Change: the collection's Version, 0 meaning that
-// the namespace must not exist.
+// Expect is a precondition of a Change: the version that last changed a collection
+// ("db.coll") or a database ("db"), 0 meaning that there must be none.
 type Expect struct {
 	NS      string
 	Version Version

@@ -73,10 +73,12 @@ func (c *Collection) validate() error {
 	if (c.Kind == KindSharded) != (len(c.Key) > 0) {
 		return invalid(c.NS, "must have a key if and only if it is sharded")
 	}
-	if c.State != StateOpen && c.State != StateFenced {
+	switch c.State {
+	case StateOpen, StateFenced, StateDropping:
+		return nil
+	default:
 		return invalid(c.NS, "has no state")
 	}
-	return nil
 }
 
 func (c *CollectionChunks) validate() error {

@@ -10,7 +10,7 @@ import (
 
 // enter admits an operation on a namespace under the newest table, and counts it
 // until leave. It returns nil where the catalog knows no such namespace. While the
-// collection is fenced it waits, up to the hold limit.
+// collection is fenced or being dropped it waits, up to the hold limit.
 //
 // The count is raised before the pointer is read a second time: otherwise an
 // operation that was preempted in between could pass a barrier already
@@ -22,7 +22,7 @@ func (r *Router) enter(ctx context.Context, ns []byte, deadline time.Time) (*Ent
 		if e == nil {
 			return nil, nil
 		}
-		if e.Coll.State == catalog.StateFenced {
+		if e.Coll.State != catalog.StateOpen {
 			if err := r.awaitReplacement(ctx, e, deadline); err != nil {
 				return nil, err
 			}

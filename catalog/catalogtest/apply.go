@@ -90,6 +90,10 @@ func testRows(f *fixture) {
 	vw.Version = c.Version
 	f.Equal([]catalog.CollectionChunks{c, vw}, d.Collections)
 
+	c.State = catalog.StateDropping
+	c.Version = f.apply(catalog.Change{Rows: []catalog.Collection{c.Collection}})
+	f.Equal([]catalog.CollectionChunks{c}, f.load(c.Version-1).Collections)
+
 	bad := unsharded("db.s", "s0").Collection // has three chunks
 	f.refused(catalog.ErrInvalid, catalog.Change{Rows: []catalog.Collection{bad}})
 	bad.NS = "db.new" // has none
@@ -111,6 +115,24 @@ func testExpect(f *fixture) {
 	f.apply(update)
 	f.refused(catalog.ErrConflict, update)
 	f.apply(catalog.Change{Drop: []string{"db.c"}})
+	f.apply(create)
+}
+
+// testExpectDatabase: who makes a database is told when another was first.
+func testExpectDatabase(f *fixture) {
+	f.cluster()
+	create := catalog.Change{
+		Expect:    []catalog.Expect{{NS: "new"}, {NS: "new.c"}},
+		Databases: []catalog.Database{database("new", "s0")},
+		Put:       []catalog.CollectionChunks{unsharded("new.c", "s0")},
+	}
+	v := f.apply(create)
+	create.Expect = create.Expect[:1]
+	create.Databases[0].Primary = "s1"
+	f.refused(catalog.ErrConflict, create)
+	f.Equal("s0", f.load(v - 1).Databases[0].Primary)
+	f.apply(catalog.Change{Expect: []catalog.Expect{{NS: "new", Version: v}}})
+	f.apply(catalog.Change{DropDatabases: []string{"new"}})
 	f.apply(create)
 }
 

@@ -19,6 +19,7 @@ func Run(t *testing.T, newStore func(t *testing.T) catalog.Store) {
 		{"ApplyRaisesVersionByOne", testVersions},
 		{"ApplyRowOnly", testRows},
 		{"ApplyExpect", testExpect},
+		{"ApplyExpectDatabase", testExpectDatabase},
 		{"ApplyReferences", testReferences},
 		{"ApplyInvalid", testInvalid},
 		{"ApplyNotShared", testNotShared},

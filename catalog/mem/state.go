@@ -90,7 +90,11 @@ func newer[T any](rows map[string]row[T], after catalog.Version, clone func(T) T
 // apply makes a change. After an error the state is of no use.
 func (s *state) apply(c *catalog.Change) error {
 	for _, e := range c.Expect {
-		if found := s.collections[e.NS].version; found != e.Version {
+		found := s.collections[e.NS].version
+		if _, coll := catalog.SplitNS(e.NS); coll == "" {
+			found = s.databases[e.NS].version
+		}
+		if found != e.Version {
 			return fmt.Errorf("%w: %q is at version %d, not %d", catalog.ErrConflict, e.NS, found, e.Version)
 		}
 	}

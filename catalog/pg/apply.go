@@ -65,7 +65,8 @@ func checkExpect(ctx context.Context, tx pgx.Tx, expect []catalog.Expect) error 
 	for i, e := range expect {
 		names[i] = e.NS
 	}
-	rows, err := tx.Query(ctx, `SELECT ns, version FROM shardgate.collections WHERE ns = ANY($1)`, names)
+	rows, err := tx.Query(ctx, `SELECT ns, version FROM shardgate.collections WHERE ns = ANY($1)
+		UNION ALL SELECT name, version FROM shardgate.databases WHERE name = ANY($1)`, names)
 	if err != nil {
 		return err
 	}
