@@ -20,8 +20,8 @@ import (
 	"github.com/shardgate/shardgate/cmd/shardgate/dev/proc"
 )
 
-// extraMongod starts a mongod beside the cluster, with the cluster's keyfile, that ends with the test.
-func extraMongod(t *testing.T, args ...string) (addr string, client *mongo.Client) {
+// startMongod starts a mongod beside the cluster that ends with the test.
+func startMongod(t *testing.T, args ...string) (addr string) {
 	t.Helper()
 
 	program, err := clustertest.Finder(t).Mongod(t.Context())
@@ -33,7 +33,6 @@ func extraMongod(t *testing.T, args ...string) (addr string, client *mongo.Clien
 	require.NoError(t, err)
 
 	dir := t.TempDir()
-	addr = proc.Loopback(port)
 
 	group := proc.NewGroup()
 	t.Cleanup(group.Close)
@@ -42,10 +41,19 @@ func extraMongod(t *testing.T, args ...string) (addr string, client *mongo.Clien
 		Name: "extra mongod", Path: program, Log: filepath.Join(dir, "log"),
 		Args: append([]string{
 			"--port", strconv.Itoa(port), "--dbpath", dir, "--bind_ip", "127.0.0.1", "--nounixsocket", "--wiredTigerCacheSizeGB", "0.25",
-			"--keyFile", shared.cluster.KeyFile(), "--setParameter", "enableTestCommands=1",
+			"--setParameter", "enableTestCommands=1",
 		}, args...),
 	})
 	require.NoError(t, err)
+
+	return proc.Loopback(port)
+}
+
+// extraMongod starts a mongod beside the cluster, with the cluster's keyfile, that ends with the test.
+func extraMongod(t *testing.T, args ...string) (addr string, client *mongo.Client) {
+	t.Helper()
+
+	addr = startMongod(t, append([]string{"--keyFile", shared.cluster.KeyFile()}, args...)...)
 
 	u, err := url.Parse(shared.cluster.Shard(0).URI())
 	require.NoError(t, err)

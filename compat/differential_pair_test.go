@@ -1,0 +1,292 @@
+package compat
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/shardgate/shardgate/catalog"
+	"github.com/shardgate/shardgate/catalog/pg"
+	"github.com/shardgate/shardgate/catalog/shardkey"
+)
+
+// shape is a way in which a collection is spread.
+type shape struct {
+	name string
+	key  bson.D // nil: unsharded
+	// Chunks of a ranged key: cuts[i] is where the chunk of shard i+1 begins, around and around.
+	cuts []bson.D
+}
+
+// shapes are the collections that every case runs on.
+var shapes = []*shape{
+	{name: "unsharded"},
+	{name: "id_hashed", key: bson.D{{"_id", "hashed"}}},
+	{name: "field_hashed", key: bson.D{{"k", "hashed"}}},
+	{name: "dotted_hashed", key: bson.D{{"d.e", "hashed"}}},
+	{name: "ranged", key: bson.D{{"r", 1}}, cuts: []bson.D{{{"r", 4}}, {{"r", 9}}, {{"r", "m"}}}},
+	{name: "compound", key: bson.D{{"a", 1}, {"b", "hashed"}}, cuts: []bson.D{
+		{{"a", 2}, {"b", bson.MinKey{}}}, {{"a", 2}, {"b", int64(0)}}, {{"a", 4}, {"b", bson.MinKey{}}},
+	}},
+}
+
+// pair is shardgate and the judge, each with one database that holds a collection for every shape.
+type pair struct {
+	db      string
+	routers [2]*rawConn
+	judge   *rawConn
+	turn    int
+	dirty   map[string]bool // shapes whose data or indexes are no longer those of dataset
+	tally   tally
+}
+
+// newPair starts a judge and makes the collections.
+func newPair(t *testing.T) *pair {
+	t.Helper()
+
+	p := &pair{db: newDB(t), dirty: map[string]bool{}, judge: dialJudge(t)}
+	for i := range p.routers {
+		p.routers[i] = dialRaw(t, i)
+	}
+
+	for _, s := range shapes {
+		if s.key == nil {
+			ok(t, p.routers[0].run(bson.D{{"create", s.name}, {"$db", p.db}}))
+		} else {
+			p.shard(t, s)
+		}
+
+		ok(t, p.judge.run(bson.D{{"create", s.name}, {"$db", p.db}}))
+		p.keyIndex(t, s)
+
+		p.dirty[s.name] = true
+	}
+
+	return p
+}
+
+// dialJudge starts a replica set of one mongod that ends with the test and opens a connection to it.
+func dialJudge(t *testing.T) *rawConn {
+	t.Helper()
+
+	addr := startMongod(t, "--replSet", "judge")
+
+	var c *rawConn
+
+	eventually(t, time.Minute, "the judge listens", func() error {
+		conn, err := net.DialTimeout("tcp", addr, rawLimit)
+		if err == nil {
+			c = &rawConn{Conn: conn, t: t, last: 1000}
+			t.Cleanup(func() { _ = conn.Close() })
+		}
+
+		return err
+	})
+
+	ok(t, c.run(bson.D{{"replSetInitiate", bson.D{
+		{"_id", "judge"}, {"members", bson.A{bson.D{{"_id", 0}, {"host", addr}}}},
+	}}, {"$db", "admin"}}))
+	eventually(t, time.Minute, "the judge is primary", func() error {
+		if r := c.run(bson.D{{"hello", 1}, {"$db", "admin"}}); !r.Lookup("isWritablePrimary").Boolean() {
+			return fmt.Errorf("%s", r)
+		}
+
+		return nil
+	})
+
+	return c
+}
+
+// keyIndex gives the judge the index that shardCollection makes.
+func (p *pair) keyIndex(t *testing.T, s *shape) {
+	t.Helper()
+
+	if s.key == nil {
+		return
+	}
+
+	ok(t, p.judge.run(bson.D{{"createIndexes", s.name}, {"indexes", bson.A{bson.D{{"key", s.key}, {"name", keyIndexName(s)}}}}, {"$db", p.db}}))
+}
+
+// keyIndexName is the name that shardCollection gives to the index on the key.
+func keyIndexName(s *shape) string {
+	var parts []string
+	for _, e := range s.key {
+		parts = append(parts, fmt.Sprint(e.Key, "_", e.Value))
+	}
+
+	return strings.Join(parts, "_")
+}
+
+// shard shards a collection of a shape, a ranged one over all shards.
+func (p *pair) shard(t *testing.T, s *shape) {
+	t.Helper()
+
+	ns := p.db + "." + s.name
+	if s.cuts == nil {
+		shardCollection(t, 0, ns, s.key)
+		return
+	}
+
+	// No command of shardgate's spreads a ranged key yet. A hashed one brings the collection to all shards; then the catalog
+	// gets the key and the chunks that are wanted.
+	shardCollection(t, 0, ns, bson.D{{"spread", "hashed"}})
+	ok(t, p.routers[0].run(bson.D{{"createIndexes", s.name}, {"indexes", bson.A{bson.D{{"key", s.key}, {"name", keyIndexName(s)}}}}, {"$db", p.db}}))
+	rekey(t, ns, s)
+
+	for i := range shardCount {
+		require.NoError(t, shard(t, i).Database(p.db).Collection(s.name).Indexes().DropOne(t.Context(), "spread_hashed"))
+	}
+}
+
+// rekey gives a collection another key and chunks, and waits until all routers act by them.
+func rekey(t *testing.T, ns string, s *shape) {
+	t.Helper()
+
+	ctx := opContext(t, opLimit)
+	store, err := pg.New(ctx, pg.Options{DSN: shared.cluster.CatalogDSN()})
+	require.NoError(t, err)
+
+	defer store.Close()
+
+	delta, err := store.Load(ctx, 0)
+	require.NoError(t, err)
+
+	at := slices.IndexFunc(delta.Collections, func(c catalog.CollectionChunks) bool { return c.NS == ns })
+	require.GreaterOrEqual(t, at, 0)
+
+	coll := delta.Collections[at]
+	coll.Key = raw(t, s.key)
+	coll.Chunks = nil
+
+	pattern, err := shardkey.ParsePattern(coll.Key)
+	require.NoError(t, err)
+
+	names, lower := shardNames(), pattern.MinBound()
+	for i := range len(s.cuts) + 1 {
+		upper := pattern.MaxBound()
+		if i < len(s.cuts) {
+			upper = raw(t, s.cuts[i])
+		}
+
+		coll.Chunks = append(coll.Chunks, catalog.Chunk{
+			ID: bson.NewObjectID(), Min: lower, Max: upper, Shard: names[i%len(names)], LastMod: catalog.Timestamp(1<<32 | i), OnShardSince: coll.Timestamp,
+			History: []catalog.Owner{{Shard: names[i%len(names)], ValidAfter: coll.Timestamp}},
+		})
+		lower = upper
+	}
+
+	require.NoError(t, shardkey.FillBounds(pattern, coll.Chunks))
+
+	_, err = shardkey.NewTable(coll)
+	require.NoError(t, err)
+
+	v, err := store.Apply(ctx, catalog.Change{Put: []catalog.CollectionChunks{coll}})
+	require.NoError(t, err)
+
+	eventually(t, time.Minute, "all routers act by the new key", func() error { return acknowledged(ctx, store, v) })
+}
+
+// acknowledged reports whether all routers act by a version of the catalog.
+func acknowledged(ctx context.Context, store *pg.Store, v catalog.Version) error {
+	routers, err := store.Routers(ctx)
+	if err != nil {
+		return err
+	}
+
+	for _, r := range routers {
+		if r.Acked < v {
+			return fmt.Errorf("%s acts by version %d, not %d", r.Name, r.Acked, v)
+		}
+	}
+
+	return nil
+}
+
+// refill gives a shape's collections on both sides the documents of dataset again, and only the index of the key.
+func (p *pair) refill(t *testing.T, s *shape) {
+	t.Helper()
+
+	if !p.dirty[s.name] {
+		return
+	}
+
+	p.fill(t, s, dataset)
+
+	for _, c := range []*rawConn{p.routers[0], p.judge} {
+		ok(t, c.run(bson.D{{"dropIndexes", s.name}, {"index", "*"}, {"$db", p.db}}))
+	}
+
+	p.keyIndex(t, s)
+
+	p.dirty[s.name] = false
+}
+
+// fill replaces all documents of a shape's collections.
+func (p *pair) fill(t *testing.T, s *shape, docs []bson.D) {
+	t.Helper()
+
+	for _, c := range []*rawConn{p.routers[0], p.judge} {
+		r := ok(t, c.run(bson.D{{"delete", s.name}, {"deletes", bson.A{bson.D{{"q", bson.D{}}, {"limit", 0}}}}, {"$db", p.db}}))
+		require.Error(t, r.Lookup("writeErrors").Validate(), "%s", r)
+
+		r = ok(t, c.run(bson.D{{"insert", s.name}, {"documents", docs}, {"$db", p.db}}))
+		require.EqualValues(t, len(docs), r.Lookup("n").AsInt64(), "%s", r)
+	}
+}
+
+// contents reads a shape's whole collection, ordered by _id.
+func (p *pair) contents(t testing.TB, c *rawConn, s *shape) []bson.Raw {
+	t.Helper()
+
+	reply := ok(t, c.run(bson.D{{"find", s.name}, {"sort", bson.D{{"_id", 1}}}, {"batchSize", 10000}, {"$db", p.db}}))
+	require.Zero(t, reply.Lookup("cursor", "id").AsInt64())
+
+	docs, err := batchOf(reply)
+	require.NoError(t, err)
+
+	return docs
+}
+
+// batchOf returns the documents of a cursor's reply.
+func batchOf(reply bson.Raw) ([]bson.Raw, error) {
+	batch, err := reply.LookupErr("cursor", "firstBatch")
+	if err != nil {
+		batch, err = reply.LookupErr("cursor", "nextBatch")
+	}
+
+	if err != nil {
+		return nil, err
+	}
+
+	values, err := batch.Array().Values()
+	if err != nil {
+		return nil, err
+	}
+
+	docs := make([]bson.Raw, len(values))
+	for i, v := range values {
+		docs[i] = v.Document()
+	}
+
+	return docs, nil
+}
+
+// copyData gives the judge's collection the documents that shardgate has.
+func (p *pair) copyData(t testing.TB, s *shape, docs []bson.Raw) {
+	t.Helper()
+
+	ok(t, p.judge.run(bson.D{{"delete", s.name}, {"deletes", bson.A{bson.D{{"q", bson.D{}}, {"limit", 0}}}}, {"$db", p.db}}))
+
+	if len(docs) > 0 {
+		r := ok(t, p.judge.run(bson.D{{"insert", s.name}, {"documents", docs}, {"$db", p.db}}))
+		require.EqualValues(t, len(docs), r.Lookup("n").AsInt64(), "%s", r)
+	}
+}
