@@ -112,6 +112,9 @@ func (r *Router) takeIn(s *Snapshot, shard string, p *backend.Probe) (*catalog.C
 	c := &catalog.Change{}
 	at := catalog.Timestamp(r.Clock.Now())
 	for db, colls := range p.Databases {
+		if db == InternalDB {
+			continue // what it holds serves for an hour at most
+		}
 		if _, ok := s.Databases[db]; !ok {
 			for other := range s.Databases {
 				if strings.EqualFold(other, db) {

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,24 +16,18 @@ import (
 func TestLostWriteStaysInFlight(t *testing.T) {
 	t.Parallel()
 	for _, end := range []bson.D{shutDown, failure(11602)} { // nothing more is sent, or it is refused
-		host := fakeShard(t, func() func(wire.Doc) bson.D {
-			first := true
-			return func(cmd wire.Doc) bson.D {
-				switch el, _ := cmd.First(); {
-				case string(el.Name) == "aggregate":
-					return bson.D{e("ok", 0.0), e("code", int32(1))} // $currentOp does not help
-				case string(el.Name) != "insert":
-					return nil
-				case !first:
-					return end
-				}
-				first = false
-				if end[0].Key == shutDown[0].Key {
-					return shutDown
-				}
-				return hangUp
+		var again atomic.Bool
+		host := fakeShard(t, func(cmd wire.Doc) bson.D {
+			switch el, _ := cmd.First(); {
+			case string(el.Name) == "aggregate":
+				return bson.D{e("ok", 0.0), e("code", int32(1))} // $currentOp does not help
+			case string(el.Name) != "insert":
+				return nil
+			case again.Swap(true), end[0].Key == shutDown[0].Key:
+				return end
 			}
-		}())
+			return hangUp
+		})
 		r, _ := startRouter(t, newStore(t, host), "r:1", Options{RetryTimeout: 500 * time.Millisecond})
 		eventually(t, "the shard's primary", r.Shard("s").HasPrimary)
 		_, err := do(t, r, retryable, oneInsert...)
@@ -44,13 +39,12 @@ func TestLostWriteStaysInFlight(t *testing.T) {
 // TestRepeatedWriteIsNotLost: the shard has answered for it.
 func TestRepeatedWriteIsNotLost(t *testing.T) {
 	t.Parallel()
-	first := true
+	var again atomic.Bool
 	r := overShard(t, func(cmd wire.Doc) bson.D {
 		if el, _ := cmd.First(); string(el.Name) != "insert" {
 			return nil
 		}
-		if first {
-			first = false
+		if !again.Swap(true) {
 			return hangUp
 		}
 		return bson.D{e("n", int32(1)), e("ok", 1.0)}

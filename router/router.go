@@ -65,6 +65,7 @@ type Router struct {
 	lastTime atomic.Uint64 // of freshTime
 	cursors  cursorTable
 	txns     txnTable
+	prepared sync.Map // ids of shards on which InternalDB is ready
 
 	reload  hint // load the catalog now
 	drained hint // an operation of a retired entry has ended

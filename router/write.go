@@ -16,6 +16,7 @@ import (
 type statement struct {
 	doc    []byte // as the shard is to get it
 	shards []string
+	single bool            // as of targetWrite
 	err    *mongoerr.Error // it cannot be targeted
 }
 
@@ -224,9 +225,12 @@ func (r *Router) targetStatements(op *Op, kind writeKind, s *scope, docs []byte,
 			st.doc = r.stored(doc)
 			st.shards, err = s.entry.ownerOf(st.doc)
 		case kind.update:
-			st.shards, err = s.entry.targetUpdate(op, doc)
+			st.shards, st.single, err = s.entry.targetUpdate(doc)
 		default:
-			st.shards, err = s.entry.targetDelete(op, doc)
+			st.shards, st.single, err = s.entry.targetDelete(doc)
+		}
+		if st.single && op.Txn.InTxn {
+			err = errSingleInTxn
 		}
 		if mongoerr.CodeOf(err) == mongoerr.NotImplemented {
 			return nil, err // a refusal is for the whole command: it is not half done
@@ -241,7 +245,7 @@ func (r *Router) targetStatements(op *Op, kind writeKind, s *scope, docs []byte,
 
 func oneShard(stmts []statement) ([]string, bool) {
 	for i := range stmts {
-		if stmts[i].err != nil || len(stmts[i].shards) != 1 || stmts[i].shards[0] != stmts[0].shards[0] {
+		if stmts[i].err != nil || stmts[i].single || len(stmts[i].shards) != 1 || stmts[i].shards[0] != stmts[0].shards[0] {
 			return nil, false
 		}
 	}

@@ -55,70 +55,71 @@ func isSet(doc wire.Doc, name string) bool {
 	return ok && v
 }
 
-func (e *Entry) targetUpdate(_ *Op, doc wire.Doc) ([]string, error) {
+// targetUpdate finds the shards of an update statement; single as in targetWrite.
+func (e *Entry) targetUpdate(doc wire.Doc) (shards []string, single bool, err error) {
 	if !e.Sharded() {
-		return e.Table.Shards(), nil
+		return e.Table.Shards(), false, nil
 	}
 	q, collated, err := writeFilter(e, doc)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	mods, ok := doc.Lookup("u")
 	if !ok {
-		return nil, mongoerr.New(40414, "BSON field 'update.updates.u' is missing but a required field")
+		return nil, false, mongoerr.New(40414, "BSON field 'update.updates.u' is missing but a required field")
 	}
 	u := target.Update{Filter: q, Collated: collated, Mods: mods.RawValue(), Upsert: isSet(doc, "upsert")}
-	if err := e.keepsKey(u); err != nil {
-		return nil, err
-	}
-	return e.targetWrite(q, collated, isSet(doc, "multi"), u.Upsert)
+	return e.targetMods(u, isSet(doc, "multi"))
 }
 
-// keepsKey refuses an update that may change a shard key value, and one that no shard
-// would run.
-func (e *Entry) keepsKey(u target.Update) error {
+// targetMods finds the shards of an update. It refuses one that may change a shard key
+// value, and one that no shard would run.
+func (e *Entry) targetMods(u target.Update, multi bool) (shards []string, single bool, err error) {
 	if why := target.Malformed(u.Mods); why != "" && !u.Replaces() {
-		return mongoerr.New(mongoerr.FailedToParse, why)
+		return nil, false, mongoerr.New(mongoerr.FailedToParse, why)
 	}
-	if !target.MayChangeKey(e.Table.Pattern(), u) {
-		return nil
+	shards, single, err = e.targetWrite(u.Filter, u.Collated, multi, u.Upsert)
+	if err != nil {
+		return nil, false, err
 	}
-	return notYet("an update that may change a shard key value")
+	if single {
+		u.Upsert = false // its document goes where its key says
+	}
+	if target.MayChangeKey(e.Table.Pattern(), u) {
+		return nil, false, notYet("an update that may change a shard key value")
+	}
+	return shards, single, nil
 }
 
-func (e *Entry) targetDelete(_ *Op, doc wire.Doc) ([]string, error) {
+// targetDelete finds the shards of a delete statement; single as in targetWrite.
+func (e *Entry) targetDelete(doc wire.Doc) (shards []string, single bool, err error) {
 	if !e.Sharded() {
-		return e.Table.Shards(), nil
+		return e.Table.Shards(), false, nil
 	}
 	q, collated, err := writeFilter(e, doc)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	limit, ok := doc.Lookup("limit")
 	n, _ := limit.Int64()
 	if !ok || n < 0 || n > 1 {
-		return nil, mongoerr.Newf(mongoerr.FailedToParse, "The limit field in delete objects must be 0 or 1. Got %d", n)
+		return nil, false, mongoerr.Newf(mongoerr.FailedToParse, "The limit field in delete objects must be 0 or 1. Got %d", n)
 	}
 	return e.targetWrite(q, collated, n == 0, false)
 }
 
-// targetWrite finds the shards of an update or delete. One that changes a single
-// document without pinning its key to one shard, and an upsert that does not pin it,
-// are refused until they can be done exactly once.
-func (e *Entry) targetWrite(q bson.Raw, collated, multi, upsert bool) ([]string, error) {
+// targetWrite finds the shards of an update or delete. A single one changes one document
+// that must first be looked for, or inserts one whose key the filter does not hold.
+func (e *Entry) targetWrite(q bson.Raw, collated, multi, upsert bool) (shards []string, single bool, err error) {
 	t, err := target.Query(e.Table.Pattern(), e.Table, q, collated)
 	if err != nil {
-		return nil, mongoerr.Wrap(mongoerr.BadValue, err, "could not target the write")
+		return nil, false, mongoerr.Wrap(mongoerr.BadValue, err, "could not target the write")
 	}
 	switch {
 	case upsert && t.Key == nil && multi:
-		return nil, mongoerr.New(mongoerr.ShardKeyNotFound, "Failed to target upsert by query :: could not extract exact shard key")
-	case upsert && t.Key == nil:
-		return nil, notYet("an upsert whose filter does not hold the whole shard key")
+		return nil, false, mongoerr.New(mongoerr.ShardKeyNotFound, "Failed to target upsert by query :: could not extract exact shard key")
 	case t.Key != nil && (upsert || !multi):
-		return e.owner(t.Key), nil
-	case !multi && t.Shards.Len() > 1:
-		return nil, notYet("a write of one document whose filter does not hold the shard key")
+		return e.owner(t.Key), false, nil
 	}
-	return shardList(e, &t), nil
+	return shardList(e, &t), !multi && (upsert || t.Shards.Len() > 1), nil
 }

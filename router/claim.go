@@ -1,0 +1,158 @@
+package router
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/shardgate/shardgate/backend"
+	"github.com/shardgate/shardgate/wire/mongoerr"
+)
+
+// InternalDB is a database of shardgate's own on every shard. Clients do not see it.
+const InternalDB = "__shardgate"
+
+// Collections of InternalDB.
+const (
+	claimsColl  = "claims"  // choices of single writes, and marks of attempts that were given up
+	scratchColl = "scratch" // always empty: upserts are tried in it and undone
+)
+
+// claimLifetime is how long a claim is kept: longer than a client repeats a write.
+const claimLifetime = time.Hour
+
+// attemptSession is the session of a single write's attempt: the client's own for the
+// first.
+func attemptSession(id UUID, attempt int32) UUID {
+	if attempt == 0 {
+		return id
+	}
+	return derivedSession(id, "attempt", uint64(attempt))
+}
+
+// derivedSession makes a session id of another one.
+func derivedSession(id UUID, purpose string, n uint64) UUID {
+	b := binary.BigEndian.AppendUint64(append(id[:len(id):len(id)], purpose...), n)
+	sum := sha256.Sum256(b)
+	out := UUID(sum[:16])
+	out[6] = out[6]&0x0f | 0x40
+	out[8] = out[8]&0x3f | 0x80
+	return out
+}
+
+// claimID names a statement: the client's session, transaction number and statement.
+func claimID(op *Op, w *single) bson.D {
+	s := op.Session
+	return bson.D{
+		{Key: "id", Value: bson.Binary{Subtype: 4, Data: s.ID[:]}},
+		{Key: "uid", Value: bson.Binary{Data: s.UID[:]}},
+		{Key: "txnNumber", Value: op.Txn.Number},
+		{Key: "stmtId", Value: w.stmt},
+	}
+}
+
+// claim notes a choice on the database's primary shard and returns the one to act on:
+// this one, or an earlier one for the same or a later attempt.
+func (r *Router) claim(ctx context.Context, op *Op, w *single, c choice) (choice, error) {
+	shard := r.snap.Load().Databases[dbOf(w.entry.Coll.NS)].Primary
+	if err := r.prepareInternal(ctx, shard); err != nil {
+		return c, err
+	}
+	ctx, cancel := op.Context(ctx)
+	defer cancel()
+	id := claimID(op, w)
+	note := struct {
+		ID     bson.D    `bson:"_id"`
+		Until  time.Time `bson:"until"`
+		Choice choice    `bson:"choice"`
+	}{id, time.Now().Add(claimLifetime), c}
+	held := bson.D{{Key: "$ifNull", Value: bson.A{"$choice.attempt", int32(-1)}}}
+	for {
+		body, err := r.run(ctx, shard, InternalDB, bson.D{
+			{Key: "findAndModify", Value: claimsColl},
+			{Key: "query", Value: bson.D{{Key: "_id", Value: id}}},
+			{Key: "update", Value: bson.A{bson.D{{Key: "$replaceWith", Value: bson.D{{Key: "$cond", Value: bson.A{
+				bson.D{{Key: "$lt", Value: bson.A{held, c.Attempt}}}, bson.D{{Key: "$literal", Value: note}}, "$$ROOT",
+			}}}}}}},
+			{Key: "upsert", Value: true},
+			{Key: "new", Value: true},
+			{Key: "writeConcern", Value: majorityWrites},
+		})
+		if mongoerr.CodeOf(err) == mongoerr.DuplicateKey {
+			continue // another router was first
+		}
+		if err != nil {
+			return c, err
+		}
+		var reply struct {
+			Value struct {
+				Choice choice `bson:"choice"`
+			} `bson:"value"`
+		}
+		err = bson.Unmarshal(append(bson.Raw(nil), body...), &reply)
+		return reply.Value.Choice, err
+	}
+}
+
+// closeAttempt makes sure that an attempt which found nothing to write on a shard cannot
+// write there later, for example from a router that was paused: a mark takes its place
+// (PROTOCOL.md F13). ran reports that it did write meanwhile.
+func (r *Router) closeAttempt(ctx context.Context, op *Op, w *single, shard string) (ran bool, err error) {
+	if err := r.prepareInternal(ctx, shard); err != nil {
+		return false, err
+	}
+	mark, err := bson.Marshal(bson.D{{Key: "update", Value: claimsColl}, {Key: "updates", Value: bson.A{bson.D{
+		{Key: "q", Value: bson.D{{Key: "_id", Value: append(claimID(op, w), bson.E{Key: "closed", Value: true})}}},
+		{Key: "u", Value: bson.D{{Key: "$set", Value: bson.D{{Key: "until", Value: time.Now().Add(claimLifetime)}}}}},
+		{Key: "upsert", Value: true},
+	}}}})
+	if err != nil {
+		return false, err
+	}
+	elems := bsoncore.AppendInt64Element(mark[4:len(mark)-1], "txnNumber", op.Txn.Number)
+	elems = bsoncore.AppendArrayElement(elems, "stmtIds", bsoncore.NewArrayBuilder().AppendInt32(w.stmt).Build())
+	elems = r.appendEnvelope(elems, op, &patch{})
+	s, err := r.exchange(ctx, op, shard, &backend.Request{Msg: backend.AppendCommand(nil, InternalDB, elems)})
+	defer r.release(op, &s)
+	if err == nil && !s.info.OK {
+		err = shardError(op, s.body)
+	}
+	if mongoerr.CodeOf(err) == ranAsDelete {
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	_, again := s.body.Lookup("retriedStmtIds")
+	_, marked := s.body.Lookup("upserted")
+	return again && !marked, nil
+}
+
+// ranAsDelete is a shard's answer to an update whose number it knows as a delete's.
+const ranAsDelete mongoerr.Code = 40638
+
+// prepareInternal makes the collections of InternalDB on a shard, once.
+func (r *Router) prepareInternal(ctx context.Context, shard string) error {
+	if _, done := r.prepared.Load(shard); done {
+		return nil
+	}
+	_, err := r.run(ctx, shard, InternalDB, bson.D{
+		{Key: "createIndexes", Value: claimsColl},
+		{Key: "indexes", Value: bson.A{bson.D{
+			{Key: "key", Value: bson.D{{Key: "until", Value: int32(1)}}}, {Key: "name", Value: "until_1"}, {Key: "expireAfterSeconds", Value: int32(0)},
+		}}},
+	})
+	if err != nil {
+		return err
+	}
+	_, err = r.run(ctx, shard, InternalDB, bson.D{{Key: "create", Value: scratchColl}})
+	if err != nil && mongoerr.CodeOf(err) != mongoerr.NamespaceExists {
+		return err
+	}
+	r.prepared.Store(shard, true)
+	return nil
+}

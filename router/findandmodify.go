@@ -1,0 +1,151 @@
+package router
+
+import (
+	"context"
+
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/shardgate/shardgate/backend"
+	"github.com/shardgate/shardgate/router/target"
+	"github.com/shardgate/shardgate/wire"
+)
+
+// FindAndModify runs findAndModify: on the shard that its query pins, or as a single
+// write.
+func (r *Router) FindAndModify(ctx context.Context, op *Op) error {
+	if err := readStmtIDs(op, 1); err != nil {
+		return err
+	}
+	s, err := r.admit(ctx, op)
+	if err != nil {
+		return err
+	}
+	upsert := isSet(op.Cmd.Body, "upsert")
+	if s.entry == nil {
+		if !upsert {
+			noneModified(op)
+			return nil
+		}
+		if s, err = r.createAndAdmit(ctx, op, s.ns); err != nil {
+			return err
+		}
+	}
+	defer func() { r.finish(ctx, op, s.entry) }()
+	var single bool
+	if s.shards, single, err = targetFindAndModify(op, s.entry, upsert); err != nil {
+		return err
+	}
+	if single {
+		return r.modifySingle(ctx, op, &s, upsert)
+	}
+	p := &patch{}
+	if err := r.join(op, s.shards, p); err != nil {
+		return err
+	}
+	_, _, err = r.forward(ctx, op, s.shards[0], p)
+	return err
+}
+
+// noneModified answers that there was no document.
+func noneModified(op *Op) {
+	last := bsoncore.AppendInt32Element(nil, "n", 0)
+	if !isSet(op.Cmd.Body, "remove") {
+		last = bsoncore.AppendBooleanElement(last, "updatedExisting", false)
+	}
+	op.Reply.Doc("lastErrorObject", bsoncore.BuildDocument(nil, last))
+	op.Reply.Elems = bsoncore.AppendNullElement(op.Reply.Elems, "value")
+	op.Reply.OK()
+}
+
+func targetFindAndModify(op *Op, e *Entry, upsert bool) (shards []string, single bool, err error) {
+	if !e.Sharded() {
+		return e.Table.Shards(), false, nil
+	}
+	q, err := filterOf(op, "query")
+	if err != nil {
+		return nil, false, err
+	}
+	collated := Collated(op, e)
+	if mods, ok := op.Lookup("update"); ok {
+		u := target.Update{Filter: q, Collated: collated, Mods: mods.RawValue(), Upsert: upsert}
+		shards, single, err = e.targetMods(u, false)
+	} else {
+		shards, single, err = e.targetWrite(q, collated, false, false)
+	}
+	if err == nil && single && op.Txn.InTxn {
+		err = errSingleInTxn
+	}
+	return shards, single, err
+}
+
+// modifySingle runs a findAndModify that must first look for its document.
+func (r *Router) modifySingle(ctx context.Context, op *Op, s *scope, upsert bool) error {
+	q, err := filterOf(op, "query")
+	if err != nil {
+		return err
+	}
+	w := &single{entry: s.entry, coll: collOf(s.ns), filter: wire.Doc(q), shards: s.shards, stmt: clientStmtID(op, 0)}
+	if e, ok := op.Lookup("sort"); ok {
+		w.sort, _ = e.Doc()
+	}
+	for _, name := range []string{"collation", "hint", "let"} {
+		w.meaning = appendField(w.meaning, op.Cmd.Body, name)
+	}
+	if upsert && !isSet(op.Cmd.Body, "remove") {
+		w.upsert = []byte{}
+		for _, name := range []string{"update", "arrayFilters", "collation", "let"} {
+			w.upsert = appendField(w.upsert, op.Cmd.Body, name)
+		}
+	}
+	shows := isSet(op.Cmd.Body, "new")
+	if e, ok := op.Lookup("fields"); ok && shows {
+		w.projects = e
+	}
+	w.write = func(ctx context.Context, op *Op, shard string, filter []byte) (int64, error) {
+		return r.modifyOn(ctx, op, shard, filter)
+	}
+	w.nothing = func() { noneModified(op) }
+	w.inserted = func(c choice) { inserted(op, c, shows) }
+	return r.writeSingle(ctx, op, w)
+}
+
+// modifyOn runs the findAndModify on one shard with another filter. The reply is the
+// client's, unless there was no document.
+func (r *Router) modifyOn(ctx context.Context, op *Op, shard string, filter []byte) (int64, error) {
+	p := &patch{skip: []string{"query", "upsert"}, extra: bsoncore.AppendDocumentElement(nil, "query", filter)}
+	buf := op.Buffers.Get(len(op.Cmd.Body) + len(filter) + 512)
+	defer op.Buffers.Put(buf)
+	*buf = r.appendMessage(*buf, op, p)
+	s, err := r.exchange(ctx, op, shard, &backend.Request{Msg: *buf})
+	if err != nil {
+		op.Buffers.Put(s.buf)
+		return 0, err
+	}
+	last, _ := s.body.Lookup("lastErrorObject")
+	d, _ := last.Doc()
+	e, _ := d.Lookup("n")
+	if n, _ := e.Int64(); s.info.OK && n == 0 {
+		r.release(op, &s)
+		return 0, nil
+	}
+	_, _, err = r.adopt(op, &s)
+	return 1, err
+}
+
+// inserted answers that an upsert has inserted a document.
+func inserted(op *Op, c choice, shows bool) {
+	id := c.Insert.Lookup("_id")
+	last := bsoncore.AppendInt32Element(nil, "n", 1)
+	last = bsoncore.AppendBooleanElement(last, "updatedExisting", false)
+	last = append(bsoncore.AppendHeader(last, bsoncore.Type(id.Type), "upserted"), id.Value...)
+	op.Reply.Doc("lastErrorObject", bsoncore.BuildDocument(nil, last))
+	switch {
+	case !shows:
+		op.Reply.Elems = bsoncore.AppendNullElement(op.Reply.Elems, "value")
+	case c.Value != nil:
+		op.Reply.Doc("value", c.Value)
+	default:
+		op.Reply.Doc("value", c.Insert)
+	}
+	op.Reply.OK()
+}

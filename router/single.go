@@ -1,0 +1,323 @@
+package router
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/shardgate/shardgate/catalog/shardkey"
+	"github.com/shardgate/shardgate/wire"
+	"github.com/shardgate/shardgate/wire/mongoerr"
+)
+
+// single is a write of one document whose filter does not say on which shard it lies:
+// updateOne, replaceOne, deleteOne, findAndModify, and upserts without the whole shard
+// key. A document is chosen first, then written by its _id and shard key and the filter;
+// if it does not match any more, another one is chosen (PROTOCOL.md "More rules" 9). A
+// write with a transaction number notes its choice in a claim before it acts, so that
+// every repetition, at any router, acts on the same document.
+type single struct {
+	entry    *Entry
+	coll     string
+	filter   wire.Doc
+	sort     wire.Doc  // of findAndModify; without it any document will do
+	shards   []string  // that the filter may reach
+	stmt     int32     // the statement's number
+	meaning  []byte    // elements on which the filter's meaning depends: collation, let, hint
+	upsert   []byte    // elements of the same write as findAndModify; nil: it does not upsert
+	projects wire.Elem // how the reply shows an inserted document; zero: whole, or not at all
+
+	// write runs the write on a shard and takes in its result, unless it wrote nothing.
+	write func(ctx context.Context, op *Op, shard string, filter []byte) (n int64, err error)
+	// inserted takes in that the upsert has inserted a document.
+	inserted func(choice)
+	// nothing takes in that there is nothing to write.
+	nothing func()
+}
+
+// choice is what a single write is to do.
+type choice struct {
+	Attempt int32    `bson:"attempt"`
+	Shard   string   `bson:"shard"` // "": there is nothing to do
+	Filter  bson.Raw `bson:"filter,omitempty"`
+	Insert  bson.Raw `bson:"insert,omitempty"`
+	Value   bson.Raw `bson:"value,omitempty"` // of the reply to a findAndModify that inserts
+}
+
+// errSingleInTxn refuses what would need transactions over several shards.
+var errSingleInTxn = notYet("a write of one document whose filter does not hold the shard key, in a transaction")
+
+// writeSingle runs a single write outside transactions.
+func (r *Router) writeSingle(ctx context.Context, op *Op, w *single) error {
+	op.Scatter = true
+	until := time.Now().Add(r.opts.RetryTimeout)
+	for attempt := int32(0); time.Now().Before(until); attempt++ {
+		c, err := r.choose(ctx, op, w)
+		if err != nil {
+			return err
+		}
+		c.Attempt = attempt
+		if op.Txn.Present {
+			if c, err = r.claim(ctx, op, w, c); err != nil {
+				return err
+			}
+			attempt = c.Attempt // an earlier run of this write may have come further
+		}
+		if done, err := r.carryOut(ctx, op, w, c); done || err != nil {
+			return err
+		}
+		if err := op.Expired(); err != nil {
+			return err
+		}
+	}
+	return mongoerr.New(mongoerr.WriteConflict, "the documents that match are changed by others all the time")
+}
+
+// carryOut does what was chosen; done is false if the document does not match any more.
+func (r *Router) carryOut(ctx context.Context, op *Op, w *single, c choice) (done bool, err error) {
+	if c.Shard == "" {
+		w.nothing()
+		return true, nil
+	}
+	own := op.Session
+	op.Session.ID = attemptSession(own.ID, c.Attempt)
+	defer func() { op.Session = own }()
+	if c.Insert != nil {
+		return true, r.insertSingle(ctx, op, w, c)
+	}
+	filter := conjunction(w.filter, c.Filter)
+	n, err := w.write(ctx, op, c.Shard, filter)
+	if err != nil || n > 0 || !op.Txn.Present {
+		return n > 0, err
+	}
+	ran, err := r.closeAttempt(ctx, op, w, c.Shard)
+	if err != nil || !ran {
+		return false, err
+	}
+	// An earlier run of the same attempt has come in between: the shard knows its result.
+	n, err = w.write(ctx, op, c.Shard, filter)
+	return n > 0, err
+}
+
+// conjunction makes {$and: [a, b]}.
+func conjunction(a, b []byte) []byte {
+	list := bsoncore.NewArrayBuilder().AppendDocument(a).AppendDocument(b).Build()
+	return bsoncore.BuildDocument(nil, bsoncore.AppendArrayElement(nil, "$and", list))
+}
+
+// choose finds a document that the write may change, the first by its sort if it has
+// one; if there is none, an upsert's new document.
+func (r *Router) choose(ctx context.Context, op *Op, w *single) (c choice, err error) {
+	read := *op
+	read.Write, read.lost = false, nil
+	elems := w.find()
+	answers := r.scatter(ctx, &read, w.shards, func(dst []byte, _ int) []byte { return r.appendElems(dst, &read, elems) })
+	op.Shards = read.Shards
+	defer r.releaseAll(op, answers)
+	if err := firstError(answers); err != nil {
+		return c, err
+	}
+	order := sortOrder(w.sort)
+	var best wire.Doc
+	first := rand.IntN(len(answers)) // those who look for any document are not to meet at one
+	for i := range answers {
+		i = (first + i) % len(answers)
+		_, _, batch, err := cursorReply(answers[i].info.Cursor)
+		if err != nil {
+			return c, err
+		}
+		e, n := wire.FirstElem(batch)
+		if n == 0 {
+			continue
+		}
+		if d := wire.Doc(e.Value); best == nil || order != nil && less(d, best, order) {
+			best, c.Shard = d, answers[i].shard
+		}
+	}
+	switch {
+	case best != nil:
+		c.Filter, err = identity(w.entry, best)
+	case w.upsert != nil:
+		err = r.chooseInsert(ctx, op, w, &c)
+	}
+	return c, err
+}
+
+// find is the command by which every shard offers one document.
+func (w *single) find() []byte {
+	b := bsoncore.AppendStringElement(nil, "find", w.coll)
+	b = bsoncore.AppendDocumentElement(b, "filter", bsoncore.Document(w.filter))
+	b = bsoncore.AppendInt64Element(b, "limit", 1)
+	b = bsoncore.AppendBooleanElement(b, "singleBatch", true)
+	b = append(b, w.meaning...)
+	if len(w.sort) > 0 {
+		b = bsoncore.AppendDocumentElement(b, "sort", bsoncore.Document(w.sort))
+	}
+	at, b := bsoncore.AppendDocumentElementStart(b, "projection")
+	for _, path := range identifying(w.entry) {
+		b = bsoncore.AppendInt32Element(b, path.Name, 1)
+	}
+	if len(sortOrder(w.sort)) > 0 {
+		meta, d := bsoncore.AppendDocumentElementStart(b, sortKeyField)
+		d = bsoncore.AppendStringElement(d, "$meta", "sortKey")
+		b, _ = bsoncore.AppendDocumentEnd(d, meta)
+	}
+	b, _ = bsoncore.AppendDocumentEnd(b, at)
+	return b
+}
+
+// namedPath is a field's dotted name and its parts.
+type namedPath struct {
+	Name  string
+	Parts []string
+}
+
+// identifying lists the fields that together name one document: _id and the shard key.
+func identifying(e *Entry) []namedPath {
+	list := []namedPath{{"_id", []string{"_id"}}}
+	p := e.Table.Pattern()
+	for i := range p.Len() {
+		if f := p.Field(i); f.Path()[0] != "_id" {
+			list = append(list, namedPath{f.Name, f.Path()})
+		}
+	}
+	return list
+}
+
+// identity is the filter that only this document matches.
+func identity(e *Entry, doc []byte) (bson.Raw, error) {
+	var b []byte
+	for _, path := range identifying(e) {
+		t, value, found, err := shardkey.Lookup(doc, path.Parts)
+		if err != nil {
+			return nil, mongoerr.Wrap(mongoerr.InternalError, err, "the document has no key")
+		}
+		if !found {
+			t, value = bson.TypeNull, nil
+		}
+		at, d := bsoncore.AppendDocumentElementStart(b, path.Name)
+		d = append(bsoncore.AppendHeader(d, bsoncore.Type(t), "$eq"), value...)
+		b, _ = bsoncore.AppendDocumentEnd(d, at)
+	}
+	return bson.Raw(bsoncore.BuildDocument(nil, b)), nil
+}
+
+// insertSingle inserts an upsert's document where it belongs.
+func (r *Router) insertSingle(ctx context.Context, op *Op, w *single, c choice) error {
+	b := bsoncore.AppendStringElement(nil, "insert", w.coll)
+	b = bsoncore.AppendArrayElement(b, "documents", bsoncore.NewArrayBuilder().AppendDocument(bsoncore.Document(c.Insert)).Build())
+	if op.Txn.Present {
+		b = bsoncore.AppendInt64Element(b, "txnNumber", op.Txn.Number)
+		b = bsoncore.AppendInt32Element(b, "stmtId", w.stmt)
+	}
+	if wc, ok := op.Cmd.Arg(wire.ArgWriteConcern); ok && op.Drop&wire.ArgWriteConcern == 0 {
+		b = append(b, wc.Raw...)
+	}
+	for _, name := range []string{"bypassDocumentValidation", "comment"} {
+		b = appendField(b, op.Cmd.Body, name)
+	}
+	id := UUID(w.entry.Coll.UUID)
+	b = bsoncore.AppendBinaryElement(b, "collectionUUID", 4, id[:])
+	answers := r.scatter(ctx, op, []string{c.Shard}, func(dst []byte, _ int) []byte { return r.appendElems(dst, op, b) })
+	defer r.releaseAll(op, answers)
+	if err := answers[0].err; err != nil {
+		return err
+	}
+	if err := firstWriteError(answers[0].info.WriteErrors); err != nil {
+		return err
+	}
+	w.inserted(c)
+	return nil
+}
+
+// firstWriteError makes the first of a reply's writeErrors an error of its own.
+func firstWriteError(list wire.Elem) error {
+	if list.Type != bson.TypeArray {
+		return nil
+	}
+	first, _ := wire.Doc(list.Value).First()
+	d, ok := first.Doc()
+	if !ok {
+		return nil
+	}
+	e := &mongoerr.Error{}
+	it := d.Iter()
+	var f wire.Elem
+	for it.Next(&f) {
+		switch string(f.Name) {
+		case "index":
+		case "code":
+			n, _ := f.Int64()
+			e.Code = mongoerr.Code(n)
+		case "errmsg":
+			e.Message, _ = f.Str()
+		default:
+			e.Extra = append(e.Extra, f.Raw...)
+		}
+	}
+	return e
+}
+
+// singleOf makes the single write of statement i of a batch.
+func (r *Router) singleOf(op *Op, b *batch, i int, res *writeResult) *single {
+	st := &b.stmts[i]
+	doc := wire.Doc(st.doc)
+	w := &single{entry: b.entry, coll: collOf(b.entry.Coll.NS), shards: st.shards, stmt: clientStmtID(op, i)}
+	q, _ := doc.Lookup("q")
+	w.filter, _ = q.Doc()
+	for _, name := range []string{"collation", "hint"} {
+		w.meaning = appendField(w.meaning, doc, name)
+	}
+	w.meaning = appendField(w.meaning, op.Cmd.Body, "let")
+	if b.kind.update && isSet(doc, "upsert") {
+		w.upsert = []byte{}
+		if u, ok := doc.Lookup("u"); ok {
+			w.upsert = append(bsoncore.AppendHeader(w.upsert, bsoncore.Type(u.Type), "update"), u.Value...)
+		}
+		for _, name := range []string{"arrayFilters", "collation"} {
+			w.upsert = appendField(w.upsert, doc, name)
+		}
+		w.upsert = appendField(w.upsert, op.Cmd.Body, "let")
+	}
+	w.write = func(ctx context.Context, op *Op, shard string, filter []byte) (int64, error) {
+		one := *b
+		one.stmts = slices.Clone(b.stmts)
+		one.stmts[i].doc = withFilter(doc, filter)
+		var sub writeResult
+		err := r.writeRound(ctx, op, &one, []child{{shard: shard, index: []int{i}}}, &sub)
+		if err != nil || sub.n == 0 && len(sub.errors) == 0 {
+			return 0, err
+		}
+		res.take(&sub)
+		return 1, nil
+	}
+	w.inserted = func(c choice) {
+		id := c.Insert.Lookup("_id")
+		res.n++
+		elem := append(bsoncore.AppendHeader(nil, bsoncore.Type(id.Type), "_id"), id.Value...)
+		res.upserted = append(res.upserted, indexed{index: i, elems: elem})
+	}
+	w.nothing = func() {}
+	return w
+}
+
+// withFilter is an update or delete statement with another filter and without upsert.
+func withFilter(stmt wire.Doc, filter []byte) []byte {
+	at, b := wire.AppendDocStart(make([]byte, 0, len(stmt)+len(filter)))
+	b = bsoncore.AppendDocumentElement(b, "q", filter)
+	it := stmt.Iter()
+	var e wire.Elem
+	for it.Next(&e) {
+		if name := string(e.Name); name != "q" && name != "upsert" {
+			b = append(b, e.Raw...)
+		}
+	}
+	return wire.AppendDocEnd(b, at)
+}
+
+// collOf is the collection's name in a namespace.
+func collOf(ns string) string { return ns[len(dbOf(ns))+1:] }
