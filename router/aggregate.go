@@ -209,8 +209,9 @@ func (r *Router) aggregateNothing(ctx context.Context, op *Op, s *scope, p *pipe
 func (r *Router) aggregateReports(ctx context.Context, op *Op, s *scope, p *pipeline) error {
 	s.shards = s.entry.Table.Shards()
 	var docs []bson.Raw
-	err := r.gatherEach(ctx, op, s, &split{shard: p.stages[:1]}, func(shard string, d wire.Doc) {
+	err := r.gather(ctx, op, s, &split{shard: p.stages[:1], limit: -1}, func(shard string, d wire.Doc) error {
 		docs = append(docs, withShard(d, shard))
+		return nil
 	})
 	if err != nil {
 		return err

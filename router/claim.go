@@ -154,5 +154,8 @@ func (r *Router) prepareInternal(ctx context.Context, shard string) error {
 		return err
 	}
 	r.prepared.Store(shard, true)
+	if err := r.sweepSpilled(ctx, shard); err != nil {
+		r.log.Debug().Err(err).Str("shard", shard).Msg("look for temporary collections")
+	}
 	return nil
 }

@@ -50,6 +50,7 @@ type part struct {
 	db          string // of getMore; "" is the cursor's own
 	buf         *[]byte
 	rest        []byte // array elements not yet given
+	spilled     string // temporary collection that the cursor reads, to be dropped at its end
 }
 
 func (p *part) database(c *Cursor) string {
@@ -177,6 +178,10 @@ func (r *Router) killShardCursors(ctx context.Context, c *Cursor) {
 	for _, p := range c.parts {
 		r.buffers.Put(p.buf)
 		p.buf, p.rest = nil, nil
+		if p.spilled != "" {
+			r.dropSpilled(ctx, p.shard, p.spilled)
+			p.spilled = ""
+		}
 		if p.id == 0 {
 			continue
 		}

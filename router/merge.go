@@ -28,10 +28,7 @@ func (r *Router) nextBatch(ctx context.Context, op *Op, c *Cursor, name string, 
 	start := len(op.Reply.Elems)
 	c.batch = n
 	for given := 0; n < 0 || int64(given) < n; {
-		if c.limit == 0 {
-			break
-		}
-		p, doc, err := r.head(ctx, op, c)
+		p, doc, err := r.next(ctx, op, c)
 		if err != nil {
 			return false, err
 		}
@@ -42,15 +39,9 @@ func (r *Router) nextBatch(ctx context.Context, op *Op, c *Cursor, name string, 
 			break
 		}
 		p.pop()
-		if c.skip > 0 {
-			c.skip--
-			continue
-		}
 		op.Reply.Elems = appendArrayDoc(op.Reply.Elems, given, doc, c.order != nil)
 		given++
-		if c.limit > 0 {
-			c.limit--
-		}
+		c.taken()
 	}
 	done = c.single || c.exhausted()
 	op.Reply.Elems, _ = bsoncore.AppendArrayEnd(op.Reply.Elems, arr)
@@ -68,6 +59,27 @@ func (r *Router) nextBatch(ctx context.Context, op *Op, c *Cursor, name string, 
 	}
 	op.Reply.Elems, _ = bsoncore.AppendDocumentEnd(op.Reply.Elems, cur)
 	return done, nil
+}
+
+// next is head within the cursor's window: it passes over skip, and ends at limit. Who
+// takes the document says so with taken.
+func (r *Router) next(ctx context.Context, op *Op, c *Cursor) (*part, wire.Doc, error) {
+	for c.limit != 0 {
+		p, doc, err := r.head(ctx, op, c)
+		if c.skip == 0 || p == nil || err != nil {
+			return p, doc, err
+		}
+		c.skip--
+		p.pop()
+	}
+	return nil, nil, nil
+}
+
+// taken counts a document of the window.
+func (c *Cursor) taken() {
+	if c.limit > 0 {
+		c.limit--
+	}
 }
 
 func (c *Cursor) exhausted() bool {
@@ -161,15 +173,30 @@ func appendArrayDoc(dst []byte, i int, doc wire.Doc, sorted bool) []byte {
 	if !sorted {
 		return append(dst, doc...)
 	}
-	e, ok := doc.Lookup(sortKeyField)
-	if !ok {
-		return append(dst, doc...)
-	}
+	return appendPlain(dst, doc)
+}
+
+// appendPlain appends a document without the metadata that shards show for a merge.
+func appendPlain(dst []byte, doc wire.Doc) []byte {
 	at := len(dst)
-	cut := cap(doc) - cap(e.Raw) // the element's offset: both slices share their end
-	dst = append(dst, doc[:cut]...)
-	dst = append(dst, doc[cut+len(e.Raw):len(doc)-1]...)
+	dst = append(dst, doc[:4]...)
+	it := doc.Iter()
+	var e wire.Elem
+	for it.Next(&e) {
+		if len(e.Name) == 0 || e.Name[0] != '$' || !isMetadata(string(e.Name)) {
+			dst = append(dst, e.Raw...)
+		}
+	}
 	return wire.AppendDocEnd(dst, at)
+}
+
+// isMetadata reports whether a mongod shows metadata of this name to a router.
+func isMetadata(name string) bool {
+	switch name {
+	case sortKeyField, "$textScore", "$randVal", "$dis", "$pt", "$indexKey", "$searchScore":
+		return true
+	}
+	return false
 }
 
 func appendIndex(dst []byte, i int) []byte {

@@ -65,7 +65,8 @@ type Router struct {
 	lastTime atomic.Uint64 // of freshTime
 	cursors  cursorTable
 	txns     txnTable
-	prepared sync.Map // ids of shards on which InternalDB is ready
+	prepared sync.Map     // ids of shards on which InternalDB is ready
+	spills   atomic.Int64 // temporary collections made
 
 	reload  hint // load the catalog now
 	drained hint // an operation of a retired entry has ended

@@ -1,75 +1,154 @@
 package router
 
 import (
-	"context"
+	"math"
+	"slices"
 	"strings"
 
-	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/shardgate/shardgate/wire"
 )
 
 // split is a pipeline in two: what every shard runs on its documents, and what runs
-// once on all they give.
+// once on all they give, merged by order, after skip and up to limit.
 type split struct {
 	shard  []wire.Doc
 	merger []wire.Doc
 	// partial: the shard half ends in a $group whose results are partial ones, in the
 	// form that a mongod of the same version merges.
 	partial bool
+
+	order []bool // per field of the sort key whether it descends; nil: as they come
+	skip  int64
+	limit int64 // -1: none
 }
 
 // perDocument reports whether a stage looks at one document at a time, so that it may
-// run on the shards.
-func perDocument(stage string) bool {
+// run on the shards. oneToOne ones keep the number of documents, too.
+func perDocument(stage string) (yes, oneToOne bool) {
 	switch stage {
-	case "$match", "$project", "$addFields", "$set", "$unset", "$replaceRoot", "$replaceWith", "$redact", "$unwind":
-		return true
+	case "$project", "$addFields", "$set", "$unset", "$replaceRoot", "$replaceWith":
+		return true, true
+	case "$match", "$redact", "$unwind":
+		return true, false
 	}
-	return false
+	return false, false
 }
 
 // needsShard reports whether a first stage reads a collection in a way that cannot be
 // split here yet.
 func needsShard(stage string) bool {
 	switch stage {
-	case "$geoNear", "$sample", "$search", "$searchMeta", "$vectorSearch", "$changeStream", "$currentOp", "$listSessions":
+	case "$search", "$searchMeta", "$vectorSearch", "$changeStream", "$currentOp", "$listSessions":
 		return true
 	}
 	return false
 }
 
-// splitPipeline divides at the first stage that needs all documents. A $group there
-// is run on both sides.
+// splitPipeline divides at the first stage that needs all documents. A sort is run by
+// the shards and merged; a $group is run on both sides.
 func splitPipeline(stages []wire.Doc) split {
 	n := 0
-	for n < len(stages) {
+	for ; n < len(stages); n++ {
 		e, _ := stages[n].First()
-		if !perDocument(string(e.Name)) {
+		if yes, _ := perDocument(string(e.Name)); !yes {
 			break
 		}
-		n++
 	}
-	s := split{shard: stages[:n:n], merger: stages[n:]}
+	s := split{shard: stages[:n:n], merger: stages[n:], limit: -1}
 	if n == len(stages) {
 		return s
 	}
-	group, after := asGroup(stages[n])
-	if group == nil {
+	if group, after := asGroup(stages[n]); group != nil {
+		if merging, ok := mergingGroup(group); ok {
+			s.shard = append(s.shard, group)
+			s.merger = append(append([]wire.Doc{merging}, after...), stages[n+1:]...)
+			s.partial = true
+		}
 		return s
 	}
-	merging, ok := mergingGroup(group)
-	if !ok {
-		return s
+	if order := s.ordered(stages[n]); order != nil {
+		s.merger = s.merger[1:]
 	}
-	s.shard = append(s.shard, group)
-	s.merger = append(append([]wire.Doc{merging}, after...), stages[n+1:]...)
-	s.partial = true
+	s.shareWindow()
 	return s
 }
 
-// asGroup writes $count as the $group and $project that it stands for.
+// ordered gives the shards a stage that orders, and returns by what their results are
+// merged; nil for another stage.
+func (s *split) ordered(stage wire.Doc) []bool {
+	e, _ := stage.First()
+	spec, _ := e.Doc()
+	switch string(e.Name) {
+	case "$sort":
+		s.order = sortOrder(spec)
+	case "$sample":
+		size, ok := spec.Lookup("size")
+		n, num := size.Int64()
+		if !ok || !num || n <= 0 {
+			return nil // refused by the merging side
+		}
+		s.order, s.limit = []bool{true}, n // the sort key is a random number
+	case "$geoNear":
+		field, ok := spec.Lookup("distanceField")
+		name, str := field.Str()
+		if !ok || !str {
+			return nil
+		}
+		s.order = []bool{false}
+		s.shard = append(s.shard, stage)
+		stage = stageDoc("$sort", bsoncore.BuildDocument(nil, bsoncore.AppendInt32Element(nil, name, 1)))
+	}
+	if len(s.order) > 0 {
+		s.shard = append(s.shard, stage)
+	}
+	return s.order
+}
+
+// shareWindow takes $skip and $limit for the merge, with what may as well run before it on
+// the shards, which need not give more than skip and limit together.
+func (s *split) shareWindow() {
+	window := -1 // where in the shard half it is
+	for ; len(s.merger) > 0; s.merger = s.merger[1:] {
+		stage := s.merger[0]
+		e, _ := stage.First()
+		n, isNum := e.Int64()
+		switch yes, oneToOne := perDocument(string(e.Name)); {
+		case oneToOne, yes && window < 0 && s.limit < 0:
+			s.shard = append(s.shard, stage)
+			continue
+		case isNum && n > 0 && string(e.Name) == "$limit":
+			if s.limit < 0 || n < s.limit {
+				s.limit = n
+			}
+		case isNum && n >= 0 && string(e.Name) == "$skip" && s.skip <= math.MaxInt64-n:
+			s.skip += n
+			if s.limit >= 0 {
+				s.limit = max(s.limit-n, 0)
+			}
+		default:
+			s.limitShards(window)
+			return
+		}
+		if window < 0 {
+			window = len(s.shard)
+		}
+	}
+	s.limitShards(window)
+}
+
+// limitShards puts the shards' own limit at an index of their half.
+func (s *split) limitShards(at int) {
+	if at < 0 || s.limit <= 0 || s.skip > math.MaxInt64-s.limit {
+		return
+	}
+	limit := wire.Doc(bsoncore.BuildDocument(nil, bsoncore.AppendInt64Element(nil, "$limit", s.skip+s.limit)))
+	s.shard = slices.Insert(slices.Clip(s.shard), at, limit)
+}
+
+// asGroup writes $count and $sortByCount as the $group and what follows it that they
+// stand for.
 func asGroup(stage wire.Doc) (group wire.Doc, after []wire.Doc) {
 	e, _ := stage.First()
 	switch string(e.Name) {
@@ -85,6 +164,12 @@ func asGroup(stage wire.Doc) (group wire.Doc, after []wire.Doc) {
 		spec = bsoncore.AppendDocumentElement(spec, name, one)
 		hide := bsoncore.BuildDocument(nil, bsoncore.AppendInt32Element(nil, "_id", 0))
 		return stageDoc("$group", bsoncore.BuildDocument(nil, spec)), []wire.Doc{stageDoc("$project", hide)}
+	case "$sortByCount":
+		one := bsoncore.BuildDocument(nil, bsoncore.AppendInt32Element(nil, "$sum", 1))
+		spec := append(bsoncore.AppendHeader(nil, bsoncore.Type(e.Type), "_id"), e.Value...)
+		spec = bsoncore.AppendDocumentElement(spec, "count", one)
+		sort := bsoncore.BuildDocument(nil, bsoncore.AppendInt32Element(nil, "count", -1))
+		return stageDoc("$group", bsoncore.BuildDocument(nil, spec)), []wire.Doc{stageDoc("$sort", sort)}
 	}
 	return nil, nil
 }
@@ -138,90 +223,4 @@ func mergingGroup(group wire.Doc) (wire.Doc, bool) {
 	}
 	out = bsoncore.AppendBooleanElement(out, "$doingMerge", true)
 	return stageDoc("$group", bsoncore.BuildDocument(nil, out)), true
-}
-
-// aggregateScatter runs a pipeline over several shards: its first half on each, the
-// rest over all that they gave, on a real mongod.
-func (r *Router) aggregateScatter(ctx context.Context, op *Op, s *scope, p *pipeline) error {
-	if needsShard(p.first) {
-		return notYet(p.first + " over several shards")
-	}
-	if len(p.foreign) > 0 {
-		return notYet("a pipeline over several shards that reaches other collections")
-	}
-	sp := splitPipeline(p.stages)
-	if len(sp.merger) == 0 {
-		return r.aggregateStream(ctx, op, s, &sp)
-	}
-	docs, err := r.gather(ctx, op, s, &sp)
-	if err != nil {
-		return err
-	}
-	return r.Virtual(ctx, op, s.ns, docs, sp.merger, s.entry.collation())
-}
-
-func (sp *split) patch() *patch {
-	b := bsoncore.NewArrayBuilder()
-	for _, st := range sp.shard {
-		b.AppendDocument(bsoncore.Document(st))
-	}
-	extra := bsoncore.AppendArrayElement(nil, "pipeline", b.Build())
-	if sp.partial {
-		extra = bsoncore.AppendBooleanElement(extra, "fromMongos", true)
-		extra = bsoncore.AppendBooleanElement(extra, "needsMerge", true)
-	}
-	return &patch{skip: []string{"pipeline"}, extra: extra, drop: wire.ArgAPI}
-}
-
-// aggregateStream merges the shards' results as they come.
-func (r *Router) aggregateStream(ctx context.Context, op *Op, s *scope, sp *split) error {
-	pt := sp.patch()
-	if err := r.join(op, s.shards, pt); err != nil {
-		return err
-	}
-	c := r.newCursor(op, s.ns)
-	c.atTime = r.oneTime(op, pt)
-	answers := r.scatter(ctx, op, s.shards, func(dst []byte, _ int) []byte { return r.appendMessage(dst, op, pt) })
-	if err := r.openParts(ctx, op, c, answers); err != nil {
-		return err
-	}
-	return r.firstBatch(ctx, op, c, aggregateBatch(op))
-}
-
-// gather collects all that the shard half gives, up to what one command can carry to
-// the merging mongod.
-func (r *Router) gather(ctx context.Context, op *Op, s *scope, sp *split) ([]bson.Raw, error) {
-	var docs []bson.Raw
-	err := r.gatherEach(ctx, op, s, sp, func(_ string, d wire.Doc) { docs = append(docs, append(bson.Raw(nil), d...)) })
-	return docs, err
-}
-
-// gatherEach is gather with a function that gets each document and its shard; the
-// document is the function's for the call only.
-func (r *Router) gatherEach(ctx context.Context, op *Op, s *scope, sp *split, each func(shard string, d wire.Doc)) error {
-	pt := sp.patch()
-	pt.skip = append(pt.skip, "cursor")
-	pt.extra = bsoncore.AppendDocumentElement(pt.extra, "cursor", emptyDoc)
-	if err := r.join(op, s.shards, pt); err != nil {
-		return err
-	}
-	c := r.newCursor(op, s.ns)
-	c.atTime = r.oneTime(op, pt)
-	answers := r.scatter(ctx, op, s.shards, func(dst []byte, _ int) []byte { return r.appendMessage(dst, op, pt) })
-	if err := r.openParts(ctx, op, c, answers); err != nil {
-		return err
-	}
-	defer r.killShardCursors(ctx, c)
-	total := 0
-	for {
-		p, doc, err := r.head(ctx, op, c)
-		if err != nil || p == nil {
-			return err
-		}
-		if total += len(doc); total > literalLimit {
-			return notYet("a pipeline over several shards whose merging half takes more than 15 MiB")
-		}
-		each(p.shard, doc)
-		p.pop()
-	}
 }

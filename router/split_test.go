@@ -23,7 +23,7 @@ func TestSplitGolden(t *testing.T) {
 	for line := range strings.Lines(string(want)) {
 		key, rest, _ := strings.Cut(line, ":")
 		switch key {
-		case "shard", "merger", "partial":
+		case "shard", "merger", "partial", "merge":
 			continue // made anew
 		}
 		got.WriteString(line)
@@ -35,6 +35,9 @@ func TestSplitGolden(t *testing.T) {
 		fmt.Fprintf(&got, "shard: %s\nmerger: %s\n", text(t, s.shard), text(t, s.merger))
 		if s.partial {
 			got.WriteString("partial: true\n")
+		}
+		if s.order != nil || s.skip > 0 || s.limit >= 0 {
+			fmt.Fprintf(&got, "merge: descending %v, skip %d, limit %d\n", s.order, s.skip, s.limit)
 		}
 	}
 	require.Greater(t, n, 20)

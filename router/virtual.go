@@ -16,22 +16,25 @@ import (
 const literalLimit = wire.MaxDocumentLen - 1<<20
 
 // Virtual runs pipeline stages over documents that lie in no collection, on a real
-// mongod of whichever shard is there (MONGOD.md "Merging": $documents with $literal).
-// The reply's cursor is given as one on ns; collation as for VirtualDocs.
+// mongod of whichever shard is there (MONGOD.md "Merging"). The reply's cursor is given
+// as one on ns; collation as for VirtualDocs.
 func (r *Router) Virtual(ctx context.Context, op *Op, ns string, docs []bson.Raw, stages []wire.Doc, collation bson.Raw) error {
 	if len(stages) == 0 && len(r.anyShards()) == 0 || len(docs) == 0 && len(stages) == 0 {
 		return r.virtualAlone(op, ns, docs)
 	}
-	s, err := r.runVirtual(ctx, op, docs, stages, collation)
+	all, err := r.spoolOf(ctx, op, docs)
+	defer all.discard(ctx, r)
 	if err != nil {
 		return err
 	}
-	p := &part{shard: s.shard, addr: s.addr, buf: s.buf, db: "admin"}
-	if p.id, p.coll, p.rest, err = cursorReply(s.info.Cursor); err != nil {
+	return r.virtual(ctx, op, ns, all, stages, collation)
+}
+
+func (r *Router) virtual(ctx context.Context, op *Op, ns string, docs *spool, stages []wire.Doc, collation bson.Raw) error {
+	c, err := r.virtualCursor(ctx, op, ns, docs, stages, collation)
+	if err != nil {
 		return err
 	}
-	c := r.newCursor(op, ns)
-	c.parts = []*part{p}
 	var n int64
 	n, c.single = virtualBatch(op)
 	return r.firstBatch(ctx, op, c, n)
@@ -40,17 +43,16 @@ func (r *Router) Virtual(ctx context.Context, op *Op, ns string, docs []bson.Raw
 // VirtualDocs is Virtual for results that the caller reads itself. collation is that of
 // the documents' collection, for a command that brings none of its own; nil: simple.
 func (r *Router) VirtualDocs(ctx context.Context, op *Op, docs []bson.Raw, stages []wire.Doc, collation bson.Raw) ([]bson.Raw, error) {
-	s, err := r.runVirtual(ctx, op, docs, stages, collation)
+	all, err := r.spoolOf(ctx, op, docs)
+	defer all.discard(ctx, r)
 	if err != nil {
 		return nil, err
 	}
-	c := r.newCursor(op, "admin.$cmd.aggregate")
-	p := &part{shard: s.shard, addr: s.addr, buf: s.buf, db: "admin"}
-	c.parts = []*part{p}
-	defer r.killShardCursors(ctx, c)
-	if p.id, p.coll, p.rest, err = cursorReply(s.info.Cursor); err != nil {
+	c, err := r.virtualCursor(ctx, op, "admin.$cmd.aggregate", all, stages, collation)
+	if err != nil {
 		return nil, err
 	}
+	defer r.killShardCursors(ctx, c)
 	var out []bson.Raw
 	for {
 		head, doc, err := r.head(ctx, op, c)
@@ -62,22 +64,37 @@ func (r *Router) VirtualDocs(ctx context.Context, op *Op, docs []bson.Raw, stage
 	}
 }
 
-// runVirtual sends the documents and stages to the first shard that answers.
-func (r *Router) runVirtual(ctx context.Context, op *Op, docs []bson.Raw, stages []wire.Doc, collation bson.Raw) (sent, error) {
-	total := 0
-	for _, d := range docs {
-		total += len(d)
+// virtualCursor opens a cursor over the documents and stages.
+func (r *Router) virtualCursor(ctx context.Context, op *Op, ns string, docs *spool, stages []wire.Doc, collation bson.Raw) (*Cursor, error) {
+	if docs.coll != "" {
+		if err := docs.spill(ctx, r); err != nil {
+			return nil, err
+		}
 	}
-	if total > literalLimit {
-		return sent{}, notYet("queries on a virtual collection of more than 15 MiB")
+	s, err := r.runVirtual(ctx, op, docs, stages, collation)
+	if err != nil {
+		return nil, err
 	}
+	p := &part{shard: s.shard, addr: s.addr, buf: s.buf, db: InternalDB, spilled: docs.keep()}
+	c := r.newCursor(op, ns)
+	c.parts = []*part{p}
+	if p.id, p.coll, p.rest, err = cursorReply(s.info.Cursor); err != nil {
+		r.killShardCursors(ctx, c)
+	}
+	return c, err
+}
+
+// runVirtual sends the documents and stages to the shard that has them already, else to
+// the first that answers.
+func (r *Router) runVirtual(ctx context.Context, op *Op, docs *spool, stages []wire.Doc, collation bson.Raw) (s sent, err error) {
 	shards := r.anyShards()
+	if docs.coll != "" {
+		shards = []string{docs.shard}
+	}
 	if len(shards) == 0 {
-		return sent{}, mongoerr.New(mongoerr.ShardNotFound, "no shard is there to run the query: add one with addShard")
+		return s, mongoerr.New(mongoerr.ShardNotFound, "no shard is there to run the query: add one with addShard")
 	}
 	msg := r.virtualMessage(op, docs, stages, collation)
-	var s sent
-	var err error
 	for _, shard := range shards {
 		s, err = r.exchange(ctx, op, shard, &backend.Request{Msg: msg})
 		if err == nil {
@@ -154,28 +171,20 @@ func rank(s *backend.Shard) int {
 	return 1
 }
 
-func (r *Router) virtualMessage(op *Op, docs []bson.Raw, stages []wire.Doc, collation bson.Raw) []byte {
-	lit := bsoncore.NewArrayBuilder()
-	for _, d := range docs {
-		lit.AppendDocument(bsoncore.Document(d))
-	}
-	literal := bsoncore.BuildDocument(nil, bsoncore.AppendArrayElement(nil, "$literal", lit.Build()))
+func (r *Router) virtualMessage(op *Op, docs *spool, stages []wire.Doc, collation bson.Raw) []byte {
+	elems := docs.source()
 	pipe := bsoncore.NewArrayBuilder()
-	pipe.AppendDocument(bsoncore.BuildDocument(nil, bsoncore.AppendDocumentElement(nil, "$documents", literal)))
-	for _, st := range stages {
+	for _, st := range append(docs.stages(), stages...) {
 		pipe.AppendDocument(bsoncore.Document(st))
 	}
-	elems := bsoncore.AppendInt32Element(nil, "aggregate", 1)
 	elems = bsoncore.AppendArrayElement(elems, "pipeline", pipe.Build())
 	elems = bsoncore.AppendDocumentElement(elems, "cursor", emptyDoc)
 	for _, name := range []string{"collation", "let", "allowDiskUse"} {
-		if e, ok := op.Lookup(name); ok {
-			elems = append(elems, e.Raw...)
-		}
+		elems = appendField(elems, op.Cmd.Body, name)
 	}
 	if _, ok := op.Lookup("collation"); !ok && len(collation) > 0 {
 		elems = bsoncore.AppendDocumentElement(elems, "collation", bsoncore.Document(collation))
 	}
 	elems = r.appendEnvelope(elems, op, &patch{})
-	return backend.AppendCommand(nil, "admin", elems)
+	return backend.AppendCommand(nil, InternalDB, elems)
 }

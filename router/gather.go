@@ -1,0 +1,95 @@
+package router
+
+import (
+	"context"
+
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/shardgate/shardgate/wire"
+)
+
+// aggregateScatter runs a pipeline over several shards: its first half on each, the
+// rest over all that they gave, on a real mongod.
+func (r *Router) aggregateScatter(ctx context.Context, op *Op, s *scope, p *pipeline) error {
+	if needsShard(p.first) {
+		return notYet(p.first + " over several shards")
+	}
+	if len(p.foreign) > 0 {
+		return notYet("a pipeline over several shards that reaches other collections")
+	}
+	sp := splitPipeline(p.stages)
+	if len(sp.merger) == 0 {
+		return r.aggregateStream(ctx, op, s, &sp)
+	}
+	docs := &spool{op: op}
+	defer docs.discard(ctx, r)
+	err := r.gather(ctx, op, s, &sp, func(_ string, d wire.Doc) error { return docs.add(ctx, r, d) })
+	if err != nil {
+		return err
+	}
+	return r.virtual(ctx, op, s.ns, docs, sp.merger, s.entry.collation())
+}
+
+func (sp *split) patch() *patch {
+	b := bsoncore.NewArrayBuilder()
+	for _, st := range sp.shard {
+		b.AppendDocument(bsoncore.Document(st))
+	}
+	extra := bsoncore.AppendArrayElement(nil, "pipeline", b.Build())
+	if sp.partial || len(sp.order) > 0 {
+		extra = bsoncore.AppendBooleanElement(extra, "fromMongos", true)
+		extra = bsoncore.AppendBooleanElement(extra, "needsMerge", true)
+	}
+	return &patch{skip: []string{"pipeline"}, extra: extra, drop: wire.ArgAPI}
+}
+
+// aggregateStream merges the shards' results as they come.
+func (r *Router) aggregateStream(ctx context.Context, op *Op, s *scope, sp *split) error {
+	pt := sp.patch()
+	if err := r.join(op, s.shards, pt); err != nil {
+		return err
+	}
+	c := r.newCursor(op, s.ns)
+	c.order, c.skip, c.limit = sp.order, sp.skip, sp.limit
+	c.atTime = r.oneTime(op, pt)
+	answers := r.scatter(ctx, op, s.shards, func(dst []byte, _ int) []byte { return r.appendMessage(dst, op, pt) })
+	if err := r.openParts(ctx, op, c, answers); err != nil {
+		return err
+	}
+	return r.firstBatch(ctx, op, c, aggregateBatch(op))
+}
+
+// gather hands over all that the shard half gives, in the order of the merge; a document
+// is the function's for the call only.
+func (r *Router) gather(ctx context.Context, op *Op, s *scope, sp *split, each func(shard string, d wire.Doc) error) error {
+	pt := sp.patch()
+	pt.skip = append(pt.skip, "cursor")
+	pt.extra = bsoncore.AppendDocumentElement(pt.extra, "cursor", emptyDoc)
+	if err := r.join(op, s.shards, pt); err != nil {
+		return err
+	}
+	c := r.newCursor(op, s.ns)
+	c.order, c.skip, c.limit = sp.order, sp.skip, sp.limit
+	c.atTime = r.oneTime(op, pt)
+	answers := r.scatter(ctx, op, s.shards, func(dst []byte, _ int) []byte { return r.appendMessage(dst, op, pt) })
+	if err := r.openParts(ctx, op, c, answers); err != nil {
+		return err
+	}
+	defer r.killShardCursors(ctx, c)
+	var plain []byte
+	for {
+		p, doc, err := r.next(ctx, op, c)
+		if err != nil || p == nil {
+			return err
+		}
+		if c.order != nil {
+			plain = appendPlain(plain[:0], doc)
+			doc = plain
+		}
+		if err := each(p.shard, doc); err != nil {
+			return err
+		}
+		p.pop()
+		c.taken()
+	}
+}
