@@ -146,6 +146,7 @@ type CollectionChunks struct {
 type Delta struct {
 	Version  Version // the version the delta leads to
 	Timeline int64   // PostgreSQL timeline; 0 in memory or where it cannot be had
+	Cluster  string  // the value of the setting ClusterIDSetting, in hex
 	// Full: the delta holds everything, and what it does not name is gone. So it
 	// is after version 0, and where the asked version is so old that the
 	// deletions since are no longer on record.
@@ -165,6 +166,15 @@ type Delta struct {
 // ClusterIDSetting is the setting that every catalog has from its first version
 // on: {_id: "shardgate.clusterId", value: ObjectId}.
 const ClusterIDSetting = "shardgate.clusterId"
+
+// ClusterID returns the id that the document of ClusterIDSetting holds, in hex.
+func ClusterID(doc bson.Raw) string {
+	id, ok := doc.Lookup("value").ObjectIDOK()
+	if !ok {
+		return ""
+	}
+	return id.Hex()
+}
 
 // Setting is a document of config.settings (or an internal one, whose id begins
 // with "shardgate.").
@@ -243,13 +253,27 @@ type Router struct {
 	Version     string // program version
 	Started     time.Time
 	Ping        time.Time // last heartbeat, by the catalog's clock
-	Acked       Version   // newest version this router acts by, with nothing older in flight
-	Silent      bool      // no heartbeat for longer than the Store's limit
+	Ack         Ack
+	Silent      bool // no heartbeat for longer than the Store's limit
 	Users       []ShardUser
 }
 
-// ShardUser is the mongod user that a router made for itself on a shard. The
-// password is never stored.
+// Ack is what a router acknowledges: it begins nothing any more by a state older than
+// Version, and has nothing older in flight but on what is Held.
+type Ack struct {
+	Version Version
+	Held    []Hold // by NS, each once
+}
+
+// Hold says that a router still runs operations on a namespace by an older state.
+type Hold struct {
+	NS      string
+	Version Version // the oldest state by which one runs
+}
+
+// ShardUser is a mongod user that a router made for itself on a shard, or that an
+// incarnation which it replaced made and that is not certainly dropped yet: by that
+// one the shard may still be written to. The password is never stored.
 type ShardUser struct {
 	Shard string
 	User  string
@@ -259,14 +283,15 @@ type ShardUser struct {
 type Registry interface {
 	// Register adds a router, ending an earlier incarnation of the same Name, and
 	// returns the row with its Number, and the replaced incarnation's row (nil
-	// if there was none), whose shard users the caller must drop. The locks of
-	// the replaced incarnation are released. Number, Ping, Acked (0) and Silent are
+	// if there was none), whose shard users the caller must drop: they are added to
+	// the new row's, so that they are not forgotten if the caller dies. The locks of
+	// the replaced incarnation are released. Number, Ping, Ack (zero) and Silent are
 	// the Store's.
 	Register(ctx context.Context, r Router) (self *Router, replaced *Router, err error)
-	// Heartbeat refreshes the router's ping, acknowledges a version (which never
-	// falls) and records its shard users (nil: unchanged). ErrEvicted when the row
-	// is gone.
-	Heartbeat(ctx context.Context, incarnation string, acked Version, users []ShardUser) error
+	// Heartbeat refreshes the router's ping, acknowledges (the version never falls,
+	// what is held is replaced) and records its shard users (nil: unchanged).
+	// ErrEvicted when the row is gone.
+	Heartbeat(ctx context.Context, incarnation string, ack Ack, users []ShardUser) error
 	// Deregister removes the router and its locks.
 	Deregister(ctx context.Context, incarnation string) error
 	// Routers lists all registered routers, by Number.

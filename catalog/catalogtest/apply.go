@@ -17,6 +17,8 @@ func testNew(f *fixture) {
 	id, ok := d.Settings[0].Doc.Lookup("value").ObjectIDOK()
 	f.True(ok)
 	f.False(id.IsZero())
+	f.Equal(id.Hex(), d.Cluster)
+	f.Equal(d.Cluster, f.load(d.Version).Cluster, "told each time")
 	f.Empty(d.Shards)
 	f.Empty(d.Databases)
 	f.Empty(d.Collections)

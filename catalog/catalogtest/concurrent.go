@@ -180,11 +180,16 @@ func testWatchHints(f *fixture) {
 	both()
 	f.register("a:1", "a1")
 	both()
-	f.NoError(f.Heartbeat(f.t.Context(), "a1", 1, nil))
+	ack := catalog.Ack{Version: 1}
+	f.NoError(f.Heartbeat(f.t.Context(), "a1", ack, nil))
 	both()
-	f.NoError(f.Heartbeat(f.t.Context(), "a1", 2, nil))
+	ack = catalog.Ack{Version: 2, Held: []catalog.Hold{{NS: "d.a", Version: 1}}}
+	f.NoError(f.Heartbeat(f.t.Context(), "a1", ack, nil))
 	both()
-	f.NoError(f.Heartbeat(f.t.Context(), "a1", 2, nil)) // nothing new
+	f.NoError(f.Heartbeat(f.t.Context(), "a1", ack, nil)) // nothing new
+	ack.Held = nil
+	f.NoError(f.Heartbeat(f.t.Context(), "a1", ack, nil))
+	both()
 	f.NoError(f.Deregister(f.t.Context(), "a1"))
 	both()
 	for range 5 { // unread ones coalesce
@@ -252,7 +257,7 @@ func (f *fixture) calls(ctx context.Context) map[string]error {
 	_, errs["Load"] = f.Load(ctx, 0)
 	_, errs["Apply"] = f.Apply(ctx, catalog.Change{})
 	_, _, errs["Register"] = f.Register(ctx, catalog.Router{Name: "n", Incarnation: "i"})
-	errs["Heartbeat"] = f.Heartbeat(ctx, "i", 0, nil)
+	errs["Heartbeat"] = f.Heartbeat(ctx, "i", catalog.Ack{}, nil)
 	errs["Deregister"] = f.Deregister(ctx, "i")
 	_, errs["Routers"] = f.Routers(ctx)
 	_, errs["Acquire"] = f.Acquire(ctx, "n", "i", "")

@@ -10,7 +10,7 @@ import (
 func testDeltaOnlyChanges(f *fixture) {
 	v := f.cluster()
 	d := f.load(v)
-	f.Equal(&catalog.Delta{Version: v, Timeline: d.Timeline}, d)
+	f.Equal(&catalog.Delta{Version: v, Timeline: d.Timeline, Cluster: d.Cluster}, d)
 
 	v1 := f.apply(catalog.Change{Put: []catalog.CollectionChunks{unsharded("db.a", "s0"), unsharded("db.b", "s0")}})
 	v2 := f.apply(catalog.Change{Rows: []catalog.Collection{unsharded("db.b", "s0").Collection}})

@@ -27,27 +27,30 @@ func testRegisterReplaces(f *fixture) {
 	began := time.Now()
 	r := catalog.Router{
 		Incarnation: "a1", Name: "a:1", Version: "1.2", Started: time.UnixMilli(1700000000123).UTC(),
-		Acked: 99, Silent: true, Users: []catalog.ShardUser{{Shard: "s0", User: "u0"}, {Shard: "s1", User: "u1"}},
+		Ack: catalog.Ack{Version: 99, Held: []catalog.Hold{{NS: "d.a", Version: 5}}}, Silent: true, Users: []catalog.ShardUser{{Shard: "s0", User: "u0"}, {Shard: "s1", User: "u1"}},
 	}
 	self, replaced, err := f.Register(f.t.Context(), r)
 	f.NoError(err)
 	f.Nil(replaced)
 	f.WithinDuration(began, self.Ping, patience)
 	want := r
-	want.Number, want.Ping, want.Acked, want.Silent = 1, self.Ping, 0, false
+	want.Number, want.Ping, want.Ack, want.Silent = 1, self.Ping, catalog.Ack{}, false
 	f.Equal(&want, self)
-	f.NoError(f.Heartbeat(f.t.Context(), "a1", 1, nil))
+	ack := catalog.Ack{Version: 1, Held: []catalog.Hold{{NS: "d.a", Version: 0}}}
+	f.NoError(f.Heartbeat(f.t.Context(), "a1", ack, nil))
 
-	self, replaced, err = f.Register(f.t.Context(), catalog.Router{Incarnation: "a2", Name: "a:1"})
+	own := catalog.ShardUser{Shard: "s0", User: "own"}
+	self, replaced, err = f.Register(f.t.Context(), catalog.Router{Incarnation: "a2", Name: "a:1", Users: []catalog.ShardUser{own}})
 	f.NoError(err)
 	f.Equal("a1", replaced.Incarnation)
 	f.Equal(r.Users, replaced.Users)
-	f.Equal(catalog.Version(1), replaced.Acked)
+	f.Equal(ack, replaced.Ack)
 	f.Equal("a2", self.Incarnation)
 	f.Equal(1, self.Number)
-	f.Empty(self.Users)
-	f.ErrorIs(f.Heartbeat(f.t.Context(), "a1", 1, nil), catalog.ErrEvicted)
-	f.NoError(f.Heartbeat(f.t.Context(), "a2", 1, nil))
+	f.Zero(self.Ack)
+	f.Equal(append([]catalog.ShardUser{own}, r.Users...), self.Users, "they are to be dropped yet")
+	f.ErrorIs(f.Heartbeat(f.t.Context(), "a1", ack, nil), catalog.ErrEvicted)
+	f.NoError(f.Heartbeat(f.t.Context(), "a2", ack, nil))
 
 	_, _, err = f.Register(f.t.Context(), catalog.Router{Incarnation: "a2", Name: "b:1"})
 	f.ErrorIs(err, catalog.ErrConflict)
@@ -63,20 +66,22 @@ func testHeartbeat(f *fixture) {
 		return rs[0]
 	}
 	first := one()
-	f.Zero(first.Acked)
+	f.Zero(first.Ack)
 	f.False(first.Silent)
 	users := []catalog.ShardUser{{Shard: "s0", User: "u"}}
-	f.NoError(f.Heartbeat(f.t.Context(), "a1", 7, users))
-	f.Equal(catalog.Version(7), one().Acked)
+	held := []catalog.Hold{{NS: "d.a", Version: 5}, {NS: "d.b", Version: 3}}
+	f.NoError(f.Heartbeat(f.t.Context(), "a1", catalog.Ack{Version: 7, Held: held}, users))
+	f.Equal(catalog.Ack{Version: 7, Held: held}, one().Ack)
 	f.Equal(users, one().Users)
-	f.NoError(f.Heartbeat(f.t.Context(), "a1", 6, nil))
+	f.NoError(f.Heartbeat(f.t.Context(), "a1", catalog.Ack{Version: 6, Held: held[1:]}, nil))
 	second := one()
-	f.Equal(catalog.Version(7), second.Acked)
+	f.Equal(catalog.Ack{Version: 7, Held: held[1:]}, second.Ack, "the version never falls")
 	f.Equal(users, second.Users)
 	f.False(second.Ping.Before(first.Ping))
-	f.NoError(f.Heartbeat(f.t.Context(), "a1", 8, []catalog.ShardUser{}))
+	f.NoError(f.Heartbeat(f.t.Context(), "a1", catalog.Ack{Version: 8}, []catalog.ShardUser{}))
 	f.Empty(one().Users)
-	f.ErrorIs(f.Heartbeat(f.t.Context(), "other", 8, nil), catalog.ErrEvicted)
+	f.Empty(one().Ack.Held)
+	f.ErrorIs(f.Heartbeat(f.t.Context(), "other", catalog.Ack{Version: 8}, nil), catalog.ErrEvicted)
 }
 
 func testDeregister(f *fixture) {
@@ -86,5 +91,5 @@ func testDeregister(f *fixture) {
 	rs, err := f.Routers(f.t.Context())
 	f.NoError(err)
 	f.Empty(rs)
-	f.ErrorIs(f.Heartbeat(f.t.Context(), "a1", 1, nil), catalog.ErrEvicted)
+	f.ErrorIs(f.Heartbeat(f.t.Context(), "a1", catalog.Ack{Version: 1}, nil), catalog.ErrEvicted)
 }

@@ -33,7 +33,7 @@ func TestSilent(t *testing.T) {
 	require.False(t, silent())
 	now = now.Add(1)
 	require.True(t, silent())
-	require.NoError(t, s.Heartbeat(t.Context(), "a1", 0, nil))
+	require.NoError(t, s.Heartbeat(t.Context(), "a1", catalog.Ack{}, nil))
 	require.False(t, silent())
 }
 

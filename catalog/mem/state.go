@@ -54,7 +54,7 @@ func (s *state) clone() state {
 
 // delta lists what is newer than after.
 func (s *state) delta(after catalog.Version, full bool) *catalog.Delta {
-	d := &catalog.Delta{Version: s.version, Full: full}
+	d := &catalog.Delta{Version: s.version, Full: full, Cluster: catalog.ClusterID(s.settings[catalog.ClusterIDSetting].value.Doc)}
 	d.Shards = newer(s.shards, after, cloneShard)
 	d.Databases = newer(s.databases, after, func(v catalog.Database) catalog.Database { return v })
 	d.Collections = newer(s.collections, after, cloneCollectionChunks)

@@ -261,9 +261,12 @@ func (s *Store) Register(ctx context.Context, r catalog.Router) (self, replaced 
 	if replaced != nil {
 		s.remove(replaced.Incarnation)
 	}
-	r.Number, r.Acked, r.Ping, r.Silent = n, 0, s.opts.Now(), false
+	r.Number, r.Ack, r.Ping, r.Silent = n, catalog.Ack{}, s.opts.Now(), false
 	r.Started = millis(r.Started)
 	r.Users = cloneSlice(r.Users)
+	if replaced != nil {
+		r.Users = append(r.Users, replaced.Users...)
+	}
 	s.routers[r.Incarnation] = &r
 	s.hint()
 	return s.show(&r), replaced, nil
@@ -278,14 +281,14 @@ func (s *Store) remove(incarnation string) {
 // show returns a copy of a row, as seen now; mu is held.
 func (s *Store) show(r *catalog.Router) *catalog.Router {
 	out := *r
-	out.Users = cloneSlice(r.Users)
+	out.Users, out.Ack.Held = cloneSlice(r.Users), cloneSlice(r.Ack.Held)
 	out.Silent = s.opts.Now().Sub(r.Ping) > s.opts.SilenceLimit
 	out.Ping = millis(r.Ping)
 	return &out
 }
 
 // Heartbeat implements catalog.Store.
-func (s *Store) Heartbeat(ctx context.Context, incarnation string, acked catalog.Version, users []catalog.ShardUser) error {
+func (s *Store) Heartbeat(ctx context.Context, incarnation string, ack catalog.Ack, users []catalog.ShardUser) error {
 	if err := s.enter(ctx); err != nil {
 		return err
 	}
@@ -298,10 +301,10 @@ func (s *Store) Heartbeat(ctx context.Context, incarnation string, acked catalog
 	if users != nil {
 		r.Users = cloneSlice(users)
 	}
-	if acked > r.Acked {
-		r.Acked = acked
+	if ack.Version > r.Ack.Version || !slices.Equal(ack.Held, r.Ack.Held) {
 		s.hint()
 	}
+	r.Ack = catalog.Ack{Version: max(ack.Version, r.Ack.Version), Held: cloneSlice(ack.Held)}
 	return nil
 }
 

@@ -69,7 +69,7 @@ func BenchmarkStore(b *testing.B) {
 	})
 	b.Run("Heartbeat", func(b *testing.B) {
 		for b.Loop() {
-			require.NoError(b, s.Heartbeat(ctx, "a1", 1, nil))
+			require.NoError(b, s.Heartbeat(ctx, "a1", catalog.Ack{Version: 1}, nil))
 		}
 	})
 }

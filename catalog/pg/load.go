@@ -15,9 +15,12 @@ func (s *Store) Load(ctx context.Context, after catalog.Version) (*catalog.Delta
 	var d *catalog.Delta
 	err := s.read(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		d = &catalog.Delta{}
-		if err := tx.QueryRow(ctx, `SELECT version FROM shardgate.catalog`).Scan(&d.Version); err != nil {
+		var id []byte
+		if err := tx.QueryRow(ctx, `SELECT version, (SELECT doc FROM shardgate.settings WHERE id = $1) FROM shardgate.catalog`,
+			catalog.ClusterIDSetting).Scan(&d.Version, &id); err != nil {
 			return err
 		}
+		d.Cluster = catalog.ClusterID(id)
 		var err error
 		if d.Timeline, err = timeline(ctx, tx); err != nil {
 			return err

@@ -78,7 +78,7 @@ func testSilent(t *testing.T, srv *server) {
 	}
 	require.False(t, silent())
 	eventually(t, silent)
-	require.NoError(t, s.Heartbeat(t.Context(), "a1", 0, nil))
+	require.NoError(t, s.Heartbeat(t.Context(), "a1", catalog.Ack{}, nil))
 	require.False(t, silent())
 }
 

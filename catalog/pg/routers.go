@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -12,7 +13,7 @@ import (
 
 // routerColumns go with scanRouter; $1 is the limit of silence.
 const routerColumns = `incarnation, name, number, program_version, started, ping, acked,
-	clock_timestamp() - ping > $1::interval, user_shards, user_names`
+	held_ns, held_versions, clock_timestamp() - ping > $1::interval, user_shards, user_names`
 
 // Register implements catalog.Store.
 func (s *Store) Register(ctx context.Context, r catalog.Router) (self, replaced *catalog.Router, err error) {
@@ -28,7 +29,11 @@ func (s *Store) Register(ctx context.Context, r catalog.Router) (self, replaced 
 		case !errors.Is(err, pgx.ErrNoRows):
 			return err
 		}
-		shards, names := splitUsers(r.Users)
+		users := r.Users
+		if replaced != nil {
+			users = append(slices.Clone(users), replaced.Users...)
+		}
+		shards, names := splitUsers(users)
 		self, err = s.oneRouter(ctx, tx, `INSERT INTO shardgate.routers
 				(incarnation, name, number, program_version, started, ping, acked, user_shards, user_names)
 			SELECT $2, $3, n, $4, $5, clock_timestamp(), 0, $6, $7 FROM generate_series(1, 32767) n
@@ -61,11 +66,13 @@ func (s *Store) oneRouter(ctx context.Context, tx pgx.Tx, sql string, args ...an
 }
 
 // Heartbeat implements catalog.Store.
-func (s *Store) Heartbeat(ctx context.Context, incarnation string, acked catalog.Version, users []catalog.ShardUser) error {
+func (s *Store) Heartbeat(ctx context.Context, incarnation string, ack catalog.Ack, users []catalog.ShardUser) error {
+	held, versions := splitHolds(ack.Held)
 	return s.write(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		var before catalog.Version
-		err := tx.QueryRow(ctx, `SELECT acked FROM shardgate.routers WHERE incarnation = $1 FOR UPDATE`,
-			incarnation).Scan(&before)
+		var news bool
+		err := tx.QueryRow(ctx, `SELECT acked < $2 OR held_ns <> $3 OR held_versions <> $4
+			FROM shardgate.routers WHERE incarnation = $1 FOR UPDATE`,
+			incarnation, ack.Version, held, versions).Scan(&news)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return fmt.Errorf("%w: %q", catalog.ErrEvicted, incarnation)
 		}
@@ -74,13 +81,13 @@ func (s *Store) Heartbeat(ctx context.Context, incarnation string, acked catalog
 		}
 		shards, names := splitUsers(users)
 		if _, err := tx.Exec(ctx, `UPDATE shardgate.routers SET ping = clock_timestamp(),
-				acked = greatest(acked, $2),
-				user_shards = CASE WHEN $3 THEN $4 ELSE user_shards END,
-				user_names = CASE WHEN $3 THEN $5 ELSE user_names END
-			WHERE incarnation = $1`, incarnation, acked, users != nil, shards, names); err != nil {
+				acked = greatest(acked, $2), held_ns = $3, held_versions = $4,
+				user_shards = CASE WHEN $5 THEN $6 ELSE user_shards END,
+				user_names = CASE WHEN $5 THEN $7 ELSE user_names END
+			WHERE incarnation = $1`, incarnation, ack.Version, held, versions, users != nil, shards, names); err != nil {
 			return err
 		}
-		if acked <= before {
+		if !news {
 			return nil
 		}
 		return notify(ctx, tx)
@@ -117,19 +124,31 @@ func (s *Store) Routers(ctx context.Context) ([]catalog.Router, error) {
 
 func scanRouter(row pgx.CollectableRow) (catalog.Router, error) {
 	var (
-		r             catalog.Router
-		shards, names []string
+		r                   catalog.Router
+		held, shards, names []string
+		versions            []int64
 	)
-	err := row.Scan(&r.Incarnation, &r.Name, &r.Number, &r.Version, &r.Started, &r.Ping, &r.Acked,
-		&r.Silent, &shards, &names)
+	err := row.Scan(&r.Incarnation, &r.Name, &r.Number, &r.Version, &r.Started, &r.Ping, &r.Ack.Version,
+		&held, &versions, &r.Silent, &shards, &names)
 	if err != nil {
 		return r, err
 	}
 	r.Started, r.Ping = r.Started.UTC(), millis(r.Ping)
+	for i := range held {
+		r.Ack.Held = append(r.Ack.Held, catalog.Hold{NS: held[i], Version: catalog.Version(versions[i])})
+	}
 	for i := range shards {
 		r.Users = append(r.Users, catalog.ShardUser{Shard: shards[i], User: names[i]})
 	}
 	return r, nil
+}
+
+func splitHolds(held []catalog.Hold) (names []string, versions []int64) {
+	names, versions = make([]string, len(held)), make([]int64, len(held))
+	for i, h := range held {
+		names[i], versions[i] = h.NS, int64(h.Version)
+	}
+	return names, versions
 }
 
 func splitUsers(users []catalog.ShardUser) (shards, names []string) {

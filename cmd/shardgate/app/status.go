@@ -101,7 +101,7 @@ func makeStatus(ctx context.Context, c *Config, d *catalog.Delta, routers []cata
 		r := &routers[i]
 		s.Routers = append(s.Routers, routerStatus{
 			Name: r.Name, Number: r.Number, Version: r.Version, Uptime: time.Since(r.Started).Round(time.Second).String(),
-			Lag: int64(d.Version - r.Acked), Silent: r.Silent,
+			Lag: int64(d.Version - r.Ack.Version), Silent: r.Silent,
 		})
 	}
 	for i := range d.Shards {
