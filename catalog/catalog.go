@@ -3,6 +3,7 @@ package catalog
 import (
 	"context"
 	"errors"
+	"math"
 	"time"
 
 	"github.com/google/uuid"
@@ -12,6 +13,10 @@ import (
 // Version numbers a state of the catalog. It rises by one with each change of
 // routing metadata and never falls.
 type Version int64
+
+// Stopped is what a router acknowledges that has stopped: it begins nothing any more by
+// any state. What it still holds, it holds until another incarnation replaces it.
+const Stopped Version = math.MaxInt64
 
 // Errors of a Store. They are compared with errors.Is.
 var (

@@ -259,7 +259,7 @@ func (r *Router) announce(ctx context.Context, c catalog.Change) error {
 	if err != nil {
 		return err
 	}
-	return r.barrier(ctx, v)
+	return r.barrier(ctx, v, c.Locks[0].Name)
 }
 
 // copyShape makes the collection, with its UUID, options and indexes, on those of the

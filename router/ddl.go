@@ -115,7 +115,7 @@ func (r *Router) applyVersion(ctx context.Context, c catalog.Change) (catalog.Ve
 }
 
 // fence makes every router hold operations on the given collections back and waits
-// until none is in flight; row replaces or creates each. If that is not to be had in
+// until none is in flight on what the change's lock covers. If that is not to be had in
 // time, undo is applied and the error is 46 LockBusy. After a fence one of three
 // things must follow: a change that opens or drops the collections, or unfence.
 func (r *Router) fence(ctx context.Context, c, undo catalog.Change) error {
@@ -123,7 +123,7 @@ func (r *Router) fence(ctx context.Context, c, undo catalog.Change) error {
 	if err != nil {
 		return err
 	}
-	if err := r.barrier(ctx, v); err != nil {
+	if err := r.barrier(ctx, v, c.Locks[0].Name); err != nil {
 		r.undo(ctx, undo)
 		return err
 	}
@@ -250,8 +250,8 @@ func isUnreachable(err error) bool {
 // lock nobody holds. What exists on a shard is opened, as nothing was acknowledged
 // but may have been done; what exists nowhere is forgotten. DDL can be repeated.
 func (r *Router) recoverFenced(ctx context.Context) {
-	for ns, e := range r.snap.Load().Entries {
-		if e.Coll.State != catalog.StateFenced || time.Since(e.since) < recoverAfter {
+	for ns, e := range r.snap.Load().fenced {
+		if time.Since(e.since) < recoverAfter {
 			continue
 		}
 		lock, err := r.acquire(ctx, ns, "recovery")

@@ -35,7 +35,7 @@ func acked(t *testing.T, store catalog.Store, name string) catalog.Version {
 	require.NoError(t, err)
 	for i := range routers {
 		if routers[i].Name == name {
-			return routers[i].Acked
+			return routers[i].Ack.Version
 		}
 	}
 	require.Fail(t, "not registered", name)
@@ -71,33 +71,6 @@ func TestUnchangedCollectionsKeepTheirEntry(t *testing.T) {
 	eventually(t, "the version is acknowledged", func() bool { return acked(t, store, "r:1") >= v })
 	require.Same(t, entry, r.Snapshot().Entries["d.b"])
 	entry.inflight.Add(-1)
-}
-
-// TestRunningOperationHoldsTheAcknowledgement: a barrier passes only when nothing older
-// is in flight.
-func TestRunningOperationHoldsTheAcknowledgement(t *testing.T) {
-	t.Parallel()
-	store := newStore(t, nowhere)
-	r, _ := startRouter(t, store, "r:1", Options{BarrierTimeout: patience})
-	old := enter(t, r)
-	v := setState(t, store, catalog.StateFenced)
-	eventually(t, "the router sees the fence", func() bool { return r.Snapshot().Version >= v })
-	r.tick(t.Context())
-	require.Less(t, acked(t, store, "r:1"), v)
-
-	passed := make(chan error, 1)
-	go func() { passed <- r.barrier(t.Context(), v) }()
-	ticked := r.ticked.wait()
-	select {
-	case err := <-passed:
-		require.Fail(t, "the barrier passed", "%v", err)
-	case <-ticked: // it looks around, and waits on
-	case <-time.After(50 * time.Millisecond):
-	}
-	require.Less(t, acked(t, store, "r:1"), v)
-	r.leave(old)
-	require.NoError(t, <-passed)
-	require.GreaterOrEqual(t, acked(t, store, "r:1"), v)
 }
 
 func TestFenceHoldsOperations(t *testing.T) {
@@ -213,7 +186,7 @@ func TestNothingRunsBehindABarrier(t *testing.T) {
 		if i%2 == 1 {
 			r = two
 		}
-		require.NoError(t, r.barrier(t.Context(), v))
+		require.NoError(t, r.barrier(t.Context(), v, "d.a"))
 		fenced.Store(1)
 		require.Zero(t, running.Load())
 		fenced.Store(0)

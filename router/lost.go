@@ -17,33 +17,37 @@ func (r *Router) finish(ctx context.Context, op *Op, e *Entry) {
 	}
 	session, shards := op.Session.ID, op.lost
 	r.wg.Go(func() {
-		defer r.leave(e)
 		for _, shard := range shards {
-			r.awaitGone(context.WithoutCancel(ctx), shard, session)
+			if !r.awaitGone(context.WithoutCancel(ctx), shard, session) {
+				return // it stays in flight, and in this router's row (see signOff)
+			}
 		}
+		r.leave(e)
 	})
 }
 
 // awaitGone kills what a session runs on a shard and waits until nothing of it is left
-// there, or this router stops: its user is dropped then.
-func (r *Router) awaitGone(ctx context.Context, shard string, session UUID) {
+// there. It reports false if this router stops before that is certain.
+func (r *Router) awaitGone(ctx context.Context, shard string, session UUID) bool {
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
 		running, err := r.runningOps(ctx, shard, session)
 		if err == nil && len(running) == 0 {
-			return
+			return true
 		}
 		for _, id := range running {
 			if _, err := r.run(ctx, shard, "admin", bson.D{{Key: "killOp", Value: int32(1)}, {Key: "op", Value: id}}); err != nil {
 				r.log.Debug().Err(err).Str("shard", shard).Msg("kill a lost operation")
 			}
 		}
+		if _, exists := r.snap.Load().Shards[shard]; !exists {
+			return true
+		}
+		t := time.NewTimer(wait)
 		select {
 		case <-r.stopped:
-			return
-		default:
-		}
-		if r.Shard(shard) == nil || !sleep(ctx, wait) {
-			return
+			t.Stop()
+			return false
+		case <-t.C:
 		}
 	}
 }

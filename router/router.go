@@ -4,12 +4,10 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/rs/zerolog"
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -72,17 +70,16 @@ type Router struct {
 	drained hint // an operation of a retired entry has ended
 	ticked  broadcast
 
-	syncMu  mutex           // one load at a time
-	retired []*Entry        // guarded by syncMu: retired and not yet drained
-	acked   catalog.Version // guarded by syncMu
-	beatAt  time.Time       // guarded by syncMu
+	syncMu  mutex    // one load at a time
+	retired []*Entry // guarded by syncMu: retired and not yet drained
+	sent    beat     // guarded by syncMu: the last heartbeat
 
 	usersMu sync.Mutex
-	users   map[string]string // guarded by usersMu: shard id → our user there
+	users   map[string]string          // guarded by usersMu: shard id → our user there
+	former  map[catalog.ShardUser]bool // guarded by usersMu: to be shut out; true: somebody is at it
 
-	loaded    atomic.Bool // the catalog was loaded once
 	down      atomic.Bool // the catalog cannot be reached
-	regressed atomic.Bool // the catalog went back
+	regressed atomic.Bool // the catalog went back, or is another one
 	wg        sync.WaitGroup
 
 	recovering atomic.Bool   // recoverFenced runs
@@ -95,7 +92,7 @@ func New(ctx context.Context, opts Options) (*Router, error) {
 	opts = opts.WithDefaults()
 	r := &Router{
 		opts: opts, store: opts.Store, log: opts.Log,
-		Clock: NewClock(nil), reload: newHint(), drained: newHint(), users: map[string]string{}, stopped: make(chan struct{}),
+		Clock: NewClock(nil), reload: newHint(), drained: newHint(), users: map[string]string{}, former: map[catalog.ShardUser]bool{}, stopped: make(chan struct{}),
 		syncMu: make(mutex, 1),
 	}
 	r.ticked.init()
@@ -103,7 +100,8 @@ func New(ctx context.Context, opts Options) (*Router, error) {
 	r.shards.Store(&map[string]*backend.Shard{})
 	r.cursors.init(opts.CursorTimeout)
 	r.txns.init()
-	if err := r.register(ctx); err != nil {
+	replaced, err := r.register(ctx, nil)
+	if err != nil {
 		return nil, err
 	}
 	r.opts.Backend.Name = r.opts.Name
@@ -111,6 +109,10 @@ func New(ctx context.Context, opts Options) (*Router, error) {
 		r.Close(ctx)
 		return nil, err
 	}
+	if replaced != nil {
+		r.expectUser(replaced.Incarnation)
+	}
+	r.shutOutFormer(ctx)
 	return r, nil
 }
 
@@ -119,52 +121,12 @@ func (r *Router) load(ctx context.Context) error {
 	if err := r.Refresh(ctx); err != nil {
 		return err
 	}
-	r.loaded.Store(true)
 	key, err := r.clusterKey(ctx)
 	if err != nil {
 		return err
 	}
 	r.Clock.setKey(key)
 	return nil
-}
-
-// register makes the catalog row of a new incarnation, and shuts out an earlier
-// one of the same name (PROTOCOL.md, "More rules" 2 and 3).
-func (r *Router) register(ctx context.Context) error {
-	inc := uuid.NewString()
-	self, replaced, err := r.store.Register(ctx, catalog.Router{
-		Incarnation: inc, Name: r.opts.Name, Version: r.opts.Version, Started: time.Now(),
-	})
-	if err != nil {
-		return fmt.Errorf("register router %s: %w", r.opts.Name, err)
-	}
-	r.self.Store(self)
-	if replaced != nil {
-		r.wg.Go(func() { r.shutOut(context.WithoutCancel(ctx), replaced.Incarnation) })
-	}
-	return nil
-}
-
-// userOf is the name of an incarnation's mongod user, the same on every shard.
-func userOf(incarnation string) string { return "shardgate-" + incarnation }
-
-// shutOut drops a former incarnation's user on every shard that can be reached: then
-// nothing that it left behind can act any more.
-func (r *Router) shutOut(ctx context.Context, incarnation string) {
-	for !r.loaded.Load() {
-		t := time.NewTimer(50 * time.Millisecond)
-		select {
-		case <-r.stopped:
-			t.Stop()
-			return
-		case <-t.C:
-		}
-	}
-	for _, s := range r.Shards() {
-		if err := s.DropUser(ctx, userOf(incarnation)); err != nil {
-			r.log.Warn().Err(err).Msg("could not drop a former router's user")
-		}
-	}
 }
 
 // keySetting holds the key that signs cluster times. It is internal: config.settings

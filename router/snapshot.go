@@ -1,6 +1,7 @@
 package router
 
 import (
+	"cmp"
 	"sync/atomic"
 	"time"
 
@@ -14,10 +15,13 @@ import (
 type Snapshot struct {
 	Version   catalog.Version
 	Timeline  int64
+	Cluster   string
 	Shards    map[string]catalog.Shard
 	Databases map[string]catalog.Database
 	Entries   map[string]*Entry // by namespace
 	Settings  map[string]catalog.Setting
+
+	fenced map[string]*Entry // those of the Entries that are
 }
 
 // Entry is a collection's routing table with the number of operations that run by
@@ -29,6 +33,8 @@ type Entry struct {
 	inflight atomic.Int64
 	replaced chan struct{} // closed when a newer entry, or none, took its place
 	since    time.Time     // when this router learned of it
+
+	until catalog.Version // guarded by syncMu: when it was replaced, the last version seen before
 }
 
 // Sharded reports whether the collection has a shard key.
@@ -59,6 +65,18 @@ func newEntry(c catalog.CollectionChunks) (*Entry, error) {
 	return e, nil
 }
 
+// precedes reports whether a delta can be what became of this state. A timeline that
+// PostgreSQL would not tell is not compared.
+func (s *Snapshot) precedes(d *catalog.Delta) bool {
+	return s.Version == 0 || d.Version >= s.Version &&
+		(d.Timeline == 0 || d.Timeline >= s.Timeline) && (s.Cluster == "" || d.Cluster == s.Cluster)
+}
+
+// promoted reports whether another PostgreSQL took the catalog's over since.
+func (s *Snapshot) promoted(d *catalog.Delta) bool {
+	return s.Timeline != 0 && d.Timeline > s.Timeline
+}
+
 // next returns the snapshot after a delta, and the entries that it retires.
 func (s *Snapshot) next(d *catalog.Delta) (*Snapshot, []*Entry, error) {
 	base := s
@@ -66,7 +84,8 @@ func (s *Snapshot) next(d *catalog.Delta) (*Snapshot, []*Entry, error) {
 		base = &Snapshot{} // what the delta does not name is gone
 	}
 	n := &Snapshot{
-		Version: d.Version, Timeline: d.Timeline,
+		Version: d.Version, Timeline: cmp.Or(d.Timeline, s.Timeline), Cluster: cmp.Or(d.Cluster, s.Cluster),
+		fenced:    map[string]*Entry{},
 		Shards:    patched(base.Shards, d.ShardsGone, d.Shards, func(v catalog.Shard) string { return v.ID }),
 		Databases: patched(base.Databases, d.DatabasesGone, d.Databases, func(v catalog.Database) string { return v.Name }),
 		Settings:  patched(base.Settings, d.SettingsGone, d.Settings, func(v catalog.Setting) string { return v.ID }),
@@ -80,6 +99,16 @@ func (s *Snapshot) next(d *catalog.Delta) (*Snapshot, []*Entry, error) {
 		fresh = append(fresh, e)
 	}
 	n.Entries = patched(base.Entries, d.CollectionsGone, fresh, func(e *Entry) string { return e.Coll.NS })
+	for _, e := range fresh {
+		if e.Coll.State == catalog.StateFenced {
+			n.fenced[e.Coll.NS] = e
+		}
+	}
+	for ns, e := range base.fenced {
+		if n.Entries[ns] == e {
+			n.fenced[ns] = e
+		}
+	}
 	var retired []*Entry
 	for ns, old := range s.Entries {
 		if n.Entries[ns] != old {

@@ -1,14 +1,12 @@
 package router
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
-
-	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/shardgate/shardgate/backend"
 	"github.com/shardgate/shardgate/catalog"
@@ -22,7 +20,8 @@ const (
 )
 
 // Run keeps the routing tables up to date, acknowledges versions and beats, until
-// ctx ends; then it deregisters and closes all shards.
+// ctx ends or another router takes this one's name; then it closes all shards and
+// deregisters.
 func (r *Router) Run(ctx context.Context) error {
 	defer r.Close(ctx)
 	hints, err := r.store.Watch(ctx)
@@ -48,29 +47,27 @@ func (r *Router) Run(ctx context.Context) error {
 			r.prune(ctx)
 			continue
 		}
-		r.tick(ctx)
+		if err := r.tick(ctx); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-// Close ends a router that will not Run: it deregisters and closes all shards, also
-// where ctx has ended.
-func (r *Router) Close(ctx context.Context) {
-	close(r.stopped)
-	r.shutdown(context.WithoutCancel(ctx))
-}
-
-func (r *Router) tick(ctx context.Context) {
+// tick looks at the catalog and answers it. An error ends the router.
+func (r *Router) tick(ctx context.Context) error {
 	err := r.Refresh(ctx)
-	if err == nil {
+	foreign := errors.Is(err, errOtherCatalog)
+	if err == nil || foreign {
 		err = r.acknowledge(ctx)
 	}
 	switch {
+	case err == nil && foreign: // said once; reads and writes go on
 	case err == nil:
 		if r.down.Swap(false) {
 			r.log.Info().Msg("the catalog is back")
 		}
-		if r.recovering.CompareAndSwap(false, true) {
+		if len(r.snap.Load().fenced) > 0 && r.recovering.CompareAndSwap(false, true) {
 			r.wg.Go(func() {
 				defer r.recovering.Store(false)
 				r.recoverFenced(ctx)
@@ -78,8 +75,12 @@ func (r *Router) tick(ctx context.Context) {
 		}
 	case ctx.Err() != nil:
 	case errors.Is(err, catalog.ErrEvicted):
-		r.log.Error().Msg("this router was evicted; it registers again under a new name")
-		if err := r.rejoin(ctx); err != nil {
+		r.log.Error().Msg("this router was evicted; it registers again")
+		err := r.rejoin(ctx)
+		if errors.Is(err, errReplaced) || errors.Is(err, errOtherCatalog) {
+			return err
+		}
+		if err != nil {
 			r.log.Error().Err(err).Msg("register again")
 		}
 	default:
@@ -87,7 +88,12 @@ func (r *Router) tick(ctx context.Context) {
 			r.log.Error().Err(err).Msg("the catalog is away; known collections are served from memory")
 		}
 	}
+	return nil
 }
+
+// errOtherCatalog stops metadata operations until the router is started again.
+var errOtherCatalog = mongoerr.New(mongoerr.FailedToSatisfyReadPreference,
+	"the catalog is not the one that this router knows, or went back in time: metadata operations are stopped until a person has looked and started the router again")
 
 // Refresh loads what changed in the catalog and acts by it from now on.
 func (r *Router) Refresh(ctx context.Context) error {
@@ -96,19 +102,30 @@ func (r *Router) Refresh(ctx context.Context) error {
 		return err
 	}
 	defer r.syncMu.unlock()
+	if r.regressed.Load() {
+		return errOtherCatalog
+	}
 	old := r.snap.Load()
 	d, err := r.store.Load(ctx, old.Version)
 	if err != nil {
 		return err
 	}
-	if d.Version < old.Version {
-		if !r.regressed.Swap(true) {
-			r.log.Error().Int64("seen", int64(old.Version)).Int64("now", int64(d.Version)).
-				Msg("the catalog went back: it lost acknowledged changes; DDL stops until a person has looked")
+	if old.promoted(d) {
+		// A replica took over. What it lacked may have been made up for by other
+		// changes, so nothing that was loaded before is taken for granted.
+		if d, err = r.store.Load(ctx, 0); err != nil {
+			return err
 		}
-		return nil
 	}
-	if d.Version == old.Version {
+	switch {
+	case !old.precedes(d):
+		r.regressed.Store(true)
+		r.log.Error().Int64("seen", int64(old.Version)).Int64("now", int64(d.Version)).
+			Int64("seenTimeline", old.Timeline).Int64("timeline", d.Timeline).
+			Str("seenCluster", old.Cluster).Str("cluster", d.Cluster).
+			Msg("the catalog is another one, or it went back and lost acknowledged changes: DDL stops until a person has looked")
+		return errOtherCatalog
+	case d.Version == old.Version && !d.Full:
 		return nil
 	}
 	next, retired, err := old.next(d)
@@ -118,43 +135,76 @@ func (r *Router) Refresh(ctx context.Context) error {
 	r.openShards(ctx, next)
 	r.snap.Store(next)
 	for _, e := range retired {
+		e.until = old.Version
 		close(e.replaced)
 	}
 	r.retired = append(r.retired, retired...)
 	return nil
 }
 
-// acknowledge tells the catalog the newest version by which this router acts with
-// nothing older in flight, and that it lives.
+// beat is what a heartbeat tells.
+type beat struct {
+	ack   catalog.Ack
+	users []catalog.ShardUser
+	at    time.Time
+}
+
+func (b *beat) same(o *beat) bool {
+	return b.ack.Version == o.ack.Version && slices.Equal(b.ack.Held, o.ack.Held) && slices.Equal(b.users, o.users)
+}
+
+// acknowledge tells the catalog by which version this router acts and what is still in
+// flight of older ones, and that it lives.
 func (r *Router) acknowledge(ctx context.Context) error {
 	if err := r.syncMu.lock(ctx); err != nil {
 		return err
 	}
 	defer r.syncMu.unlock()
-	r.retired = slices.DeleteFunc(r.retired, func(e *Entry) bool { return e.inflight.Load() == 0 })
-	v := r.acked
-	if len(r.retired) == 0 {
-		v = r.snap.Load().Version
-	}
-	if v == r.acked && time.Since(r.beatAt) < heartbeatEvery {
+	b := r.nextBeat()
+	if b.same(&r.sent) && time.Since(r.sent.at) < heartbeatEvery {
 		return nil
 	}
-	if err := r.store.Heartbeat(ctx, r.Self().Incarnation, v, r.shardUsers()); err != nil {
+	return r.beat(ctx, &b)
+}
+
+// nextBeat is what is to be told now; syncMu is held.
+func (r *Router) nextBeat() beat {
+	r.retired = slices.DeleteFunc(r.retired, func(e *Entry) bool { return e.inflight.Load() == 0 })
+	b := beat{ack: catalog.Ack{Held: heldBy(r.retired)}, users: r.shardUsers()}
+	if !r.regressed.Load() {
+		b.ack.Version = r.snap.Load().Version
+	}
+	return b
+}
+
+// beat sends a heartbeat; syncMu is held.
+func (r *Router) beat(ctx context.Context, b *beat) error {
+	if err := r.store.Heartbeat(ctx, r.Self().Incarnation, b.ack, b.users); err != nil {
 		return err
 	}
-	r.acked, r.beatAt = v, time.Now()
+	b.at = time.Now()
+	r.sent = *b
 	r.ticked.signal()
 	return nil
 }
 
-func (r *Router) shardUsers() []catalog.ShardUser {
-	r.usersMu.Lock()
-	defer r.usersMu.Unlock()
-	users := make([]catalog.ShardUser, 0, len(r.users))
-	for shard, user := range r.users {
-		users = append(users, catalog.ShardUser{Shard: shard, User: user})
+// heldBy lists what replaced entries still run, by namespace.
+func heldBy(retired []*Entry) []catalog.Hold {
+	var held []catalog.Hold
+	for _, e := range retired {
+		if e.inflight.Load() != 0 {
+			held = append(held, catalog.Hold{NS: e.Coll.NS, Version: e.until})
+		}
 	}
-	return users
+	return sortHolds(held)
+}
+
+// sortHolds leaves the oldest of each namespace.
+func sortHolds(held []catalog.Hold) []catalog.Hold {
+	slices.SortFunc(held, func(a, b catalog.Hold) int {
+		return cmp.Or(cmp.Compare(a.NS, b.NS), cmp.Compare(a.Version, b.Version))
+	})
+	return slices.CompactFunc(held, func(a, b catalog.Hold) bool { return a.NS == b.NS })
 }
 
 // openShards opens shards that the snapshot has and the router does not, and closes
@@ -173,7 +223,8 @@ func (r *Router) openShards(ctx context.Context, s *Snapshot) {
 			continue
 		}
 		next[id] = b
-		r.wg.Go(func() { r.logIn(context.WithoutCancel(ctx), b) })
+		incarnation := r.Self().Incarnation
+		r.wg.Go(func() { r.logIn(context.WithoutCancel(ctx), b, incarnation) })
 	}
 	r.shards.Store(&next)
 	for id, b := range old {
@@ -183,114 +234,12 @@ func (r *Router) openShards(ctx context.Context, s *Snapshot) {
 	}
 }
 
-// logIn makes this router's own user on a shard, trying until it is done or the
-// shard is gone.
-func (r *Router) logIn(ctx context.Context, b *backend.Shard) {
-	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
-		name := userOf(r.Self().Incarnation)
-		r.usersMu.Lock()
-		r.users[b.ID] = name
-		r.usersMu.Unlock()
-		err := b.CreateUser(ctx, name)
-		if err == nil {
-			// The first answer sets the clock: from then on every reply carries a time.
-			_, err = r.run(ctx, b.ID, "admin", bson.D{{Key: "ping", Value: int32(1)}})
-		}
-		if err == nil {
-			return
-		}
-		t := time.NewTimer(wait)
-		select {
-		case <-b.Done():
-			t.Stop()
-			return
-		case <-t.C:
-		}
-		r.log.Warn().Err(err).Str("shard", b.ID).Msg("log in to shard")
-	}
-}
-
-// rejoin registers a new incarnation after an eviction and logs in anew everywhere.
-func (r *Router) rejoin(ctx context.Context) error {
-	if err := r.register(ctx); err != nil {
-		return err
-	}
-	if err := r.syncMu.lock(ctx); err != nil {
-		return err
-	}
-	r.acked = 0
-	r.syncMu.unlock()
-	for _, b := range r.Shards() {
-		r.wg.Go(func() { r.logIn(context.WithoutCancel(ctx), b) })
-	}
-	return nil
-}
-
-// barrier waits until every registered router acts by version v with nothing older
-// in flight. Acknowledgements are rows; hints only shorten the wait.
-func (r *Router) barrier(ctx context.Context, v catalog.Version) error {
-	limit := time.Now().Add(r.opts.BarrierTimeout)
-	for {
-		ticked := r.ticked.wait()
-		r.reload.signal()
-		routers, err := r.store.Routers(ctx)
-		if err != nil {
-			return catalogError(err)
-		}
-		behind := slices.DeleteFunc(routers, func(o catalog.Router) bool { return o.Acked >= v })
-		if len(behind) == 0 {
-			return nil
-		}
-		if time.Now().After(limit) {
-			return mongoerr.Newf(mongoerr.LockBusy,
-				"router(s) %s did not acknowledge the metadata change in time", routerNames(behind))
-		}
-		t := time.NewTimer(20 * time.Millisecond)
-		select {
-		case <-ticked:
-		case <-t.C:
-		case <-ctx.Done():
-			t.Stop()
-			return ctx.Err()
-		}
-		t.Stop()
-	}
-}
-
-func routerNames(routers []catalog.Router) string {
-	names := make([]string, len(routers))
-	for i := range routers {
-		names[i] = routers[i].Name
-	}
-	return strings.Join(names, ", ")
-}
-
 func (r *Router) prune(ctx context.Context) {
 	for _, b := range r.Shards() {
 		b.Prune()
 	}
 	r.cursors.expire(func(c *Cursor) { r.killShardCursors(ctx, c) })
 	r.txns.expire()
-}
-
-func (r *Router) shutdown(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	for _, b := range r.Shards() {
-		r.usersMu.Lock()
-		user := r.users[b.ID]
-		r.usersMu.Unlock()
-		if user != "" && b.HasPrimary() {
-			if err := b.DropUser(ctx, user); err != nil {
-				r.log.Warn().Err(err).Msg("drop own user")
-			}
-		}
-		b.Close(ctx)
-	}
-	if err := r.store.Deregister(ctx, r.Self().Incarnation); err != nil {
-		r.log.Warn().Err(err).Msg("deregister")
-	}
-	r.wg.Wait()
 }
 
 // catalogError is what a client sees of a catalog failure: 133 where it cannot be

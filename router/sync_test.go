@@ -2,6 +2,8 @@ package router
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -96,10 +98,88 @@ func TestCatalogThatWentBackStopsDDL(t *testing.T) {
 		return &catalog.Delta{Version: 1, Full: true}, nil
 	}
 	store.load.Store(&back)
-	require.NoError(t, r.Refresh(t.Context()))
+	requireCode(t, 133, r.Refresh(t.Context()))
 	require.Same(t, seen, r.Snapshot())
 	r.leave(enter(t, r))
 	requireCode(t, 133, r.EnableSharding(t.Context(), "new", ""))
+}
+
+// TestCatalogIsAnotherOne: its id or its history differs, whatever its version.
+func TestCatalogIsAnotherOne(t *testing.T) {
+	t.Parallel()
+	for name, lie := range map[string]func(d *catalog.Delta){
+		"the version went back":  func(d *catalog.Delta) { d.Version = 1 },
+		"the timeline went back": func(d *catalog.Delta) { d.Timeline = 1; d.Version += 5 },
+		"another cluster's":      func(d *catalog.Delta) { d.Cluster = "other"; d.Version += 5 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store := &wrapped{Store: newStore(t, nowhere)}
+			second := func(d *catalog.Delta, err error) (*catalog.Delta, error) { d.Timeline = 2; return d, err }
+			store.load.Store(&second)
+			r := idleRouter(t, store, "r:1", Options{})
+			require.NoError(t, r.tick(t.Context()))
+			setState(t, store, catalog.StateFenced)
+			seen := r.Snapshot()
+			other := func(d *catalog.Delta, err error) (*catalog.Delta, error) { d.Timeline = 2; lie(d); return d, err }
+			store.load.Store(&other)
+			requireCode(t, 133, r.withLock(t.Context(), "d.a", "test", func(catalog.Lock) error { t.Error("runs"); return nil }))
+			store.load.Store(&second)
+			requireCode(t, 133, r.Refresh(t.Context()))
+			require.NoError(t, r.tick(t.Context()))
+			require.Same(t, seen, r.Snapshot())
+			require.False(t, r.CatalogDown())
+			require.Equal(t, seen.Version, acked(t, store, "r:1"), "it acknowledges nothing that it did not load")
+			require.NoError(t, store.Deregister(t.Context(), r.Self().Incarnation))
+			r.sent = beat{}
+			require.ErrorIs(t, r.tick(t.Context()), errOtherCatalog, "it does not register there")
+		})
+	}
+}
+
+// TestCatalogWasPromoted: a replica may lack changes and have others of the same number,
+// so everything is loaded anew.
+func TestCatalogWasPromoted(t *testing.T) {
+	t.Parallel()
+	store := &wrapped{Store: newStore(t, nowhere)}
+	timeline := int64(1)
+	tell := func(d *catalog.Delta, err error) (*catalog.Delta, error) { d.Timeline = timeline; return d, err }
+	store.load.Store(&tell)
+	r := idleRouter(t, store, "r:1", Options{})
+	seen := enter(t, r)
+	require.NoError(t, r.Refresh(t.Context()))
+	require.Same(t, seen, r.Snapshot().Entries["d.a"])
+	timeline = 2
+	require.NoError(t, r.Refresh(t.Context()))
+	require.NotSame(t, seen, r.Snapshot().Entries["d.a"])
+	require.NoError(t, r.acknowledge(t.Context()))
+	require.Len(t, rowOf(t, store, "r:1").Ack.Held, 1, "what runs by the old tables is in flight")
+	r.leave(seen)
+	require.NoError(t, r.EnableSharding(t.Context(), "new", ""))
+}
+
+// TestFencedIsKept: which collections are fenced is known without a walk over all.
+func TestFencedIsKept(t *testing.T) {
+	t.Parallel()
+	store := newStore(t, nowhere)
+	r := idleRouter(t, store, "r:1", Options{})
+	fenced := func() []string {
+		require.NoError(t, r.Refresh(t.Context()))
+		return slices.Collect(maps.Keys(r.Snapshot().fenced))
+	}
+	require.Empty(t, fenced())
+	setState(t, store, catalog.StateFenced)
+	require.Equal(t, []string{"d.a"}, fenced())
+	_, err := store.Apply(t.Context(), catalog.Change{Put: []catalog.CollectionChunks{row("d.c", "s")}})
+	require.NoError(t, err)
+	require.Equal(t, []string{"d.a"}, fenced())
+	setState(t, store, catalog.StateOpen)
+	require.Empty(t, fenced())
+	setState(t, store, catalog.StateFenced)
+	require.Len(t, fenced(), 1)
+	_, err = store.Apply(t.Context(), catalog.Change{Drop: []string{"d.a"}})
+	require.NoError(t, err)
+	require.Empty(t, fenced())
 }
 
 // TestEvictedRouterJoinsAgain under a new incarnation.

@@ -49,7 +49,7 @@ func TestLocksAreGivenBack(t *testing.T) {
 	store := &awayStore{Store: mem.New(mem.Options{})}
 	r, err := New(t.Context(), Options{Store: store, Name: "r", Log: zerolog.Nop(), LockTimeout: 10 * time.Second})
 	require.NoError(t, err)
-	t.Cleanup(func() { close(r.stopped); r.shutdown(context.Background()) })
+	t.Cleanup(func() { r.Close(context.Background()) })
 	nothing := func(catalog.Lock) error { return nil }
 
 	store.fails.Store(3)

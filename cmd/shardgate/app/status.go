@@ -31,6 +31,7 @@ type routerStatus struct {
 	Uptime  string `json:"uptime"`
 	Lag     int64  `json:"lag"` // catalog versions not yet acknowledged
 	Silent  bool   `json:"silent"`
+	Stopped bool   `json:"stopped"` // but not everything that it began is known to have ended
 }
 
 type shardStatus struct {
@@ -101,7 +102,7 @@ func makeStatus(ctx context.Context, c *Config, d *catalog.Delta, routers []cata
 		r := &routers[i]
 		s.Routers = append(s.Routers, routerStatus{
 			Name: r.Name, Number: r.Number, Version: r.Version, Uptime: time.Since(r.Started).Round(time.Second).String(),
-			Lag: int64(d.Version - r.Ack.Version), Silent: r.Silent,
+			Lag: int64(max(d.Version-r.Ack.Version, 0)), Stopped: r.Ack.Version == catalog.Stopped, Silent: r.Silent,
 		})
 	}
 	for i := range d.Shards {
@@ -148,7 +149,10 @@ func (s *clusterStatus) table(cmd *cobra.Command) error {
 	fmt.Fprintf(w, "catalog version %d\n\nROUTER\tNUMBER\tVERSION\tUP\tLAG\tSTATE\n", s.Version)
 	for _, r := range s.Routers {
 		state := "alive"
-		if r.Silent {
+		switch {
+		case r.Stopped:
+			state = "stopped, not everything it began has ended: start it again"
+		case r.Silent:
 			state = "silent"
 		}
 		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%d\t%s\n", r.Name, r.Number, r.Version, r.Uptime, r.Lag, state)

@@ -1,0 +1,91 @@
+package router
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/shardgate/shardgate/catalog"
+	"github.com/shardgate/shardgate/wire/mongoerr"
+)
+
+// barrier waits until every registered router acts by version v and has nothing older
+// in flight on what the lock covers. Acknowledgements are rows; hints only shorten the
+// wait.
+func (r *Router) barrier(ctx context.Context, v catalog.Version, lock string) error {
+	limit := time.Now().Add(r.opts.BarrierTimeout)
+	shards := r.snap.Load().shardsUnder(lock)
+	for {
+		ticked := r.ticked.wait()
+		r.reload.signal()
+		routers, err := r.store.Routers(ctx)
+		if err != nil {
+			return catalogError(err)
+		}
+		var late []string
+		for i := range routers {
+			if why, is := behind(&routers[i], v, lock, shards); is {
+				late = append(late, routers[i].Name+why)
+			}
+		}
+		if len(late) == 0 {
+			return nil
+		}
+		if time.Now().After(limit) {
+			return mongoerr.Newf(mongoerr.LockBusy,
+				"router(s) %s did not acknowledge the metadata change in time", strings.Join(late, ", "))
+		}
+		t := time.NewTimer(20 * time.Millisecond)
+		select {
+		case <-ticked:
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return ctx.Err()
+		}
+		t.Stop()
+	}
+}
+
+// behind reports whether a router may still act by something older than v on what the
+// lock covers, which lies on the given shards, and why if it is not silence. Where a former incarnation
+// of it is not shut out of a shard, that one may still write to all that lies there, by
+// whatever it knew.
+func behind(o *catalog.Router, v catalog.Version, lock string, shards []string) (why string, is bool) {
+	if o.Ack.Version < v {
+		return "", true
+	}
+	for _, h := range o.Ack.Held {
+		if h.Version < v && catalog.LocksConflict(lock, h.NS) {
+			return fmt.Sprintf(" (operations on %s still run)", h.NS), true
+		}
+	}
+	for _, u := range o.Users {
+		if u.User != userOf(o.Incarnation) && slices.Contains(shards, u.Shard) {
+			return fmt.Sprintf(" (its predecessor is not shut out of %s)", u.Shard), true
+		}
+	}
+	return "", false
+}
+
+// shardsUnder lists the shards on which something lies that the lock covers.
+func (s *Snapshot) shardsUnder(lock string) []string {
+	var shards []string
+	add := func(e *Entry) {
+		if e != nil && e.Table != nil {
+			shards = append(shards, e.Table.Shards()...)
+		}
+	}
+	if _, coll := catalog.SplitNS(lock); coll != "" {
+		add(s.Entries[lock])
+		return shards
+	}
+	for ns, e := range s.Entries {
+		if catalog.LocksConflict(lock, ns) {
+			add(e)
+		}
+	}
+	return shards
+}

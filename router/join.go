@@ -1,0 +1,294 @@
+package router
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/shardgate/shardgate/backend"
+	"github.com/shardgate/shardgate/catalog"
+)
+
+// errReplaced ends a router whose name another one has taken: both would take it from
+// each other for ever.
+var errReplaced = errors.New("another router runs under this name")
+
+// register makes the catalog row of a new incarnation, which inherits the shard users
+// of the one that it replaces (PROTOCOL.md, "More rules" 2 and 3). users are those of
+// an earlier incarnation of this very process.
+func (r *Router) register(ctx context.Context, users []catalog.ShardUser) (replaced *catalog.Router, err error) {
+	self, replaced, err := r.store.Register(ctx, catalog.Router{
+		Incarnation: uuid.NewString(), Name: r.opts.Name, Version: r.opts.Version, Started: time.Now(), Users: users,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("register router %s: %w", r.opts.Name, err)
+	}
+	r.self.Store(self)
+	r.usersMu.Lock()
+	defer r.usersMu.Unlock()
+	for _, u := range self.Users {
+		if _, known := r.former[u]; !known {
+			r.former[u] = false
+		}
+	}
+	return replaced, nil
+}
+
+// rejoin registers a new incarnation after an eviction and logs in anew everywhere. It
+// fails for good where the name is another's by now, or the catalog another one.
+func (r *Router) rejoin(ctx context.Context) error {
+	if r.regressed.Load() {
+		return fmt.Errorf("%w, and knows this router no more", errOtherCatalog)
+	}
+	if err := r.syncMu.lock(ctx); err != nil {
+		return err
+	}
+	defer r.syncMu.unlock()
+	routers, err := r.store.Routers(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range routers {
+		if routers[i].Name == r.opts.Name && routers[i].Incarnation != r.Self().Incarnation {
+			return fmt.Errorf("%w, %s, started %s: give each router an \"advertise\" of its own", errReplaced,
+				r.opts.Name, routers[i].Started.Format(time.RFC3339))
+		}
+	}
+	if _, err := r.register(ctx, r.shardUsers()); err != nil {
+		return err
+	}
+	r.sent = beat{}
+	for _, b := range r.Shards() {
+		incarnation := r.Self().Incarnation
+		r.wg.Go(func() { r.logIn(context.WithoutCancel(ctx), b, incarnation) })
+	}
+	r.shutOutFormer(ctx)
+	return nil
+}
+
+// userOf is the name of an incarnation's mongod user, the same on every shard.
+func userOf(incarnation string) string { return "shardgate-" + incarnation }
+
+// logIn makes this incarnation's own user on a shard, trying until it is done, or the
+// shard or the incarnation is gone. The user is used only when the catalog has it in
+// this router's row and so knows whom to shut out.
+func (r *Router) logIn(ctx context.Context, b *backend.Shard, incarnation string) {
+	r.usersMu.Lock()
+	r.users[b.ID] = userOf(incarnation)
+	r.usersMu.Unlock()
+	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
+		err := r.tryLogIn(ctx, b, incarnation)
+		if err == nil {
+			// The first answer sets the clock: from then on every reply carries a time.
+			_, err = r.run(ctx, b.ID, "admin", bson.D{{Key: "ping", Value: int32(1)}})
+		}
+		if err == nil || errors.Is(err, catalog.ErrEvicted) {
+			return
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-b.Done():
+			t.Stop()
+			return
+		case <-t.C:
+		}
+		r.log.Warn().Err(err).Str("shard", b.ID).Msg("log in to shard")
+	}
+}
+
+func (r *Router) tryLogIn(ctx context.Context, b *backend.Shard, incarnation string) error {
+	c, err := b.CreateUser(ctx, userOf(incarnation))
+	if err != nil {
+		return err
+	}
+	if err := r.syncMu.lock(ctx); err != nil {
+		return err
+	}
+	defer r.syncMu.unlock()
+	if r.Self().Incarnation != incarnation {
+		return catalog.ErrEvicted
+	}
+	ctx, cancel := withTimeout(ctx)
+	defer cancel()
+	next := r.nextBeat()
+	if err := r.beat(ctx, &next); err != nil {
+		return err
+	}
+	return b.SetCredential(c)
+}
+
+// shardUsers lists the users that this router has on shards, and those of former
+// incarnations that may still be there.
+func (r *Router) shardUsers() []catalog.ShardUser {
+	r.usersMu.Lock()
+	defer r.usersMu.Unlock()
+	users := make([]catalog.ShardUser, 0, len(r.users)+len(r.former))
+	for shard, user := range r.users {
+		users = append(users, catalog.ShardUser{Shard: shard, User: user})
+	}
+	for u := range r.former {
+		users = append(users, u)
+	}
+	slices.SortFunc(users, func(a, b catalog.ShardUser) int {
+		return cmp.Or(cmp.Compare(a.Shard, b.Shard), cmp.Compare(a.User, b.User))
+	})
+	return slices.Compact(users)
+}
+
+// expectUser notes that an incarnation may have left a user on each shard.
+func (r *Router) expectUser(incarnation string) {
+	r.usersMu.Lock()
+	defer r.usersMu.Unlock()
+	for id := range r.snap.Load().Shards {
+		u := catalog.ShardUser{Shard: id, User: userOf(incarnation)}
+		if _, known := r.former[u]; !known {
+			r.former[u] = false
+		}
+	}
+}
+
+// shutOutFormer begins to shut out every user of a former incarnation on its shard.
+func (r *Router) shutOutFormer(ctx context.Context) {
+	r.usersMu.Lock()
+	defer r.usersMu.Unlock()
+	for u, begun := range r.former {
+		if !begun {
+			r.former[u] = true
+			r.wg.Go(func() { r.shutOut(context.WithoutCancel(ctx), u) })
+		}
+	}
+}
+
+// shutOut drops a former incarnation's user and ends what it left running, trying until
+// it is done or this router stops. Till then the user is in this router's row, and no
+// collection that lies on the shard is changed (see behind).
+func (r *Router) shutOut(ctx context.Context, u catalog.ShardUser) {
+	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
+		if _, exists := r.snap.Load().Shards[u.Shard]; !exists {
+			break
+		}
+		err := r.tryShutOut(ctx, u)
+		if err == nil {
+			break
+		}
+		r.log.Debug().Err(err).Str("shard", u.Shard).Msg("shut a former router out")
+		t := time.NewTimer(wait)
+		select {
+		case <-r.stopped:
+			t.Stop()
+			return
+		case <-t.C:
+		}
+	}
+	r.usersMu.Lock()
+	delete(r.former, u)
+	r.usersMu.Unlock()
+	r.reload.signal() // it can be acknowledged
+}
+
+var errNotOpen = errors.New("the shard is not open")
+
+func (r *Router) tryShutOut(ctx context.Context, u catalog.ShardUser) error {
+	b := r.Shard(u.Shard)
+	if b == nil {
+		return errNotOpen
+	}
+	ctx, cancel := withTimeout(ctx)
+	defer cancel()
+	return b.ShutOut(ctx, u.User)
+}
+
+// Limits of what a router that stops waits for: its last operations, its users on the
+// shards, the catalog. Each has its own, so that none takes another's.
+const (
+	idleLimit    = 5 * time.Second
+	leaveLimit   = 5 * time.Second
+	signOffLimit = 5 * time.Second
+)
+
+// Close ends a router that will not Run: it closes all shards and deregisters, also
+// where ctx has ended.
+func (r *Router) Close(ctx context.Context) {
+	ctx = context.WithoutCancel(ctx)
+	r.awaitIdle(ctx)
+	close(r.stopped)
+	r.leaveShards(ctx)
+	r.wg.Wait()
+	if err := r.signOff(ctx); err != nil {
+		r.log.Warn().Err(err).Msg("deregister")
+	}
+}
+
+// awaitIdle waits, not for long, until no operation is in flight: a write whose reply
+// was lost is still looked for.
+func (r *Router) awaitIdle(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, idleLimit)
+	defer cancel()
+	for {
+		held, err := r.inFlight(ctx)
+		if err != nil || len(held) == 0 || !sleep(ctx, 10*time.Millisecond) {
+			return
+		}
+	}
+}
+
+// inFlight lists on what operations run, whatever their table.
+func (r *Router) inFlight(ctx context.Context) ([]catalog.Hold, error) {
+	if err := r.syncMu.lock(ctx); err != nil {
+		return nil, err
+	}
+	defer r.syncMu.unlock()
+	s := r.snap.Load()
+	held := heldBy(r.retired)
+	for ns, e := range s.Entries {
+		if e.inflight.Load() != 0 {
+			held = append(held, catalog.Hold{NS: ns, Version: s.Version})
+		}
+	}
+	return sortHolds(held), nil
+}
+
+// leaveShards drops this router's users where they can be reached, and closes all shards.
+func (r *Router) leaveShards(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, leaveLimit)
+	defer cancel()
+	for _, b := range r.Shards() {
+		r.usersMu.Lock()
+		user := r.users[b.ID]
+		r.usersMu.Unlock()
+		if user != "" && b.HasPrimary() {
+			if err := b.DropUser(ctx, user); err != nil {
+				r.log.Warn().Err(err).Msg("drop own user")
+			}
+		}
+		b.Close(ctx)
+	}
+}
+
+// signOff takes this router's row away. If something that it began may still run on a
+// shard, or a former incarnation is not shut out, the row stays and says so: changes of
+// what is concerned wait until the next incarnation has shut both out.
+func (r *Router) signOff(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, signOffLimit)
+	defer cancel()
+	incarnation := r.Self().Incarnation
+	held, err := r.inFlight(ctx)
+	if err != nil {
+		return err
+	}
+	r.usersMu.Lock()
+	former := len(r.former)
+	r.usersMu.Unlock()
+	if len(held) == 0 && former == 0 {
+		return r.store.Deregister(ctx, incarnation)
+	}
+	r.log.Error().Interface("held", held).Int("formerUsers", former).
+		Msg("not everything that ran is known to have ended: changes of what is concerned wait until this router is started again")
+	return r.store.Heartbeat(ctx, incarnation, catalog.Ack{Version: catalog.Stopped, Held: held}, r.shardUsers())
+}
