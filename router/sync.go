@@ -88,7 +88,7 @@ func (r *Router) tick(ctx context.Context) error {
 			r.log.Error().Err(err).Msg("the catalog is away; known collections are served from memory")
 		}
 	}
-	return nil
+	return nil //nolint:nilerr // it is logged, and the next tick tries again
 }
 
 // errOtherCatalog stops metadata operations until the router is started again.

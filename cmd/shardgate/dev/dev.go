@@ -26,7 +26,7 @@ func Command() *cobra.Command {
 		Short: "run a whole cluster on this machine: catalog, shards, routers",
 		Long: `Runs PostgreSQL, replica sets and routers on the loopback address, adds the shards, and prints "ready".
 Programs that the machine lacks are fetched into the cache folder once. Everything ends with this command, also when it is
-killed. DIR/cluster.json says what runs where (it holds passwords; only you can read it).
+killed. DIR/cluster.json says what runs where, without a "pid" for what has ended (it holds passwords; only you can read it).
 
 Ctrl-C ends the cluster. SIGUSR1 starts again whatever has ended, on the same ports.`,
 		Args: cobra.NoArgs,

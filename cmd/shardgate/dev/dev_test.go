@@ -190,6 +190,9 @@ func TestSignals(t *testing.T) {
 	// What ends by itself is told, and SIGUSR1 starts it again where it was.
 	require.NoError(t, syscall.Kill(before.Catalog.PID, syscall.SIGKILL))
 	require.True(t, eventually(10*time.Second, func() bool { return p.manifest(t).Catalog.PID == 0 }))
+	text, err := os.ReadFile(filepath.Join(dir, "cluster.json"))
+	require.NoError(t, err)
+	require.NotContains(t, string(text), `"pid": 0`, "0 is a number that kill takes for more than nothing")
 	require.NoError(t, p.Process.Signal(syscall.SIGUSR1))
 	p.await(t, "ready")
 

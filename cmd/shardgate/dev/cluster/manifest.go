@@ -10,6 +10,7 @@ import (
 const manifestName = "cluster.json"
 
 // Manifest is the content of cluster.json: what runs where, for programs that look from outside. It holds passwords.
+// What does not run has no process id.
 type Manifest struct {
 	Catalog ManifestCatalog  `json:"catalog"`
 	Shards  []ManifestShard  `json:"shards"`
@@ -19,7 +20,7 @@ type Manifest struct {
 // ManifestCatalog is the PostgreSQL of a cluster.
 type ManifestCatalog struct {
 	DSN string `json:"dsn"`
-	PID int    `json:"pid"`
+	PID int    `json:"pid,omitempty"`
 }
 
 // ManifestShard is one shard.
@@ -32,14 +33,14 @@ type ManifestShard struct {
 // ManifestMember is one mongod.
 type ManifestMember struct {
 	Addr   string `json:"addr"`
-	PID    int    `json:"pid"`
+	PID    int    `json:"pid,omitempty"`
 	DBPath string `json:"dbpath"`
 }
 
 // ManifestRouter is one router.
 type ManifestRouter struct {
 	URI string `json:"uri"`
-	PID int    `json:"pid"`
+	PID int    `json:"pid,omitempty"`
 }
 
 // pids lists the processes of a manifest.
@@ -59,7 +60,7 @@ func (m Manifest) pids() []int {
 	return pids
 }
 
-// Manifest describes the cluster as it is now; a process that does not run has process id 0.
+// Manifest describes the cluster as it is now.
 func (c *Cluster) Manifest() Manifest {
 	m := Manifest{
 		Catalog: ManifestCatalog{DSN: c.CatalogDSN(), PID: c.postgres.PID()},

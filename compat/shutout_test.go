@@ -1,0 +1,107 @@
+package compat
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+)
+
+// updatesOn lists the running updates of a namespace on a shard.
+func updatesOn(t *testing.T, i int, ns string) []bson.Raw {
+	t.Helper()
+
+	cur, err := shard(t, i).Database("admin").Aggregate(opContext(t, opLimit), mongo.Pipeline{
+		{{"$currentOp", bson.D{{"allUsers", true}}}},
+		{{"$match", bson.D{{"ns", ns}, {"active", true}, {"op", "update"}}}},
+	})
+
+	return all(t, cur, err)
+}
+
+// What a killed router left running on a shard has ended before DDL passes the next incarnation.
+func TestKilledRoutersWriteEndsBeforeDDL(t *testing.T) {
+	const docs = 100
+
+	db := newDB(t)
+	ns := db + ".slow"
+	coll := router(t, 0).Database(db).Collection("slow")
+
+	var list []any
+	for i := range docs {
+		list = append(list, bson.D{{"_id", i}, {"k", i}})
+	}
+
+	_, err := coll.InsertMany(opContext(t, opLimit), list)
+	require.NoError(t, err)
+
+	_, err = coll.Indexes().CreateOne(opContext(t, opLimit), mongo.IndexModel{Keys: bson.D{{"k", 1}}})
+	require.NoError(t, err)
+
+	home := 0
+	for i := range shardCount {
+		if n, err := shard(t, i).Database(db).Collection("slow").EstimatedDocumentCount(t.Context()); err == nil && n > 0 {
+			home = i
+		}
+	}
+
+	done := make(chan struct{})
+	c := router(t, victim).Database(db).Collection("slow")
+	ctx := opContext(t, opLimit)
+
+	go func() {
+		defer close(done)
+
+		_, _ = c.UpdateMany(ctx, bson.D{{"$where", "sleep(300); return true"}}, bson.D{{"$set", bson.D{{"done", true}}}})
+	}()
+
+	eventually(t, recoverLimit, "the update runs", func() error {
+		if len(updatesOn(t, home, ns)) == 0 {
+			return fmt.Errorf("not yet")
+		}
+
+		return nil
+	})
+	down(t, shared.cluster.Router(victim))
+	up(t, shared.cluster.Router(victim))
+	eventually(t, recoverLimit, "DDL works again", func() error {
+		return router(t, 1).Database("admin").RunCommand(opContext(t, opLimit), bson.D{{"shardCollection", ns}, {"key", bson.D{{"k", 1}}}}).Err()
+	})
+	require.Empty(t, updatesOn(t, home, ns), "nothing of the dead router runs behind the barrier")
+	<-done
+	require.Less(t, count(t, coll, bson.D{{"done", true}}), int64(docs))
+}
+
+// A router that is started again while a shard is dead holds up what lies on that shard, and nothing else.
+func TestRouterRestartedWithAShardDown(t *testing.T) {
+	db := newDB(t)
+	shardCollection(t, 0, db+".c", bson.D{{"k", "hashed"}})
+	down(t, shared.cluster.Router(victim))
+	down(t, shared.cluster.Shard(2).Member(0))
+	up(t, shared.cluster.Router(victim))
+
+	for i := range shardCount {
+		eventually(t, recoverLimit, "a new collection is made", func() error {
+			return router(t, i%2).Database(db).CreateCollection(opContext(t, opLimit), fmt.Sprint("new", i))
+		})
+
+		begin := time.Now()
+		require.NoError(t, router(t, i%2).Database(db).Collection(fmt.Sprint("new", i)).Drop(opContext(t, opLimit)))
+		require.Less(t, time.Since(begin), 5*time.Second)
+	}
+
+	up(t, shared.cluster.Shard(2).Member(0))
+	eventually(t, recoverLimit, "what lies on the shard can be changed again", func() error {
+		return router(t, 1).Database(db).Collection("c").Drop(opContext(t, opLimit))
+	})
+	eventually(t, recoverLimit, "the dead router's user is dropped", func() error {
+		if now := routerUsers(t, 2); len(now) != routerCount {
+			return fmt.Errorf("%v", now)
+		}
+
+		return nil
+	})
+}
