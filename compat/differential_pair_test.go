@@ -202,8 +202,8 @@ func acknowledged(ctx context.Context, store *pg.Store, v catalog.Version) error
 	}
 
 	for _, r := range routers {
-		if r.Acked < v {
-			return fmt.Errorf("%s acts by version %d, not %d", r.Name, r.Acked, v)
+		if r.Ack.Version < v {
+			return fmt.Errorf("%s acts by version %d, not %d", r.Name, r.Ack.Version, v)
 		}
 	}
 

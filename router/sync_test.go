@@ -155,7 +155,6 @@ func TestCatalogWasPromoted(t *testing.T) {
 	require.NoError(t, r.acknowledge(t.Context()))
 	require.Len(t, rowOf(t, store, "r:1").Ack.Held, 1, "what runs by the old tables is in flight")
 	r.leave(seen)
-	require.NoError(t, r.EnableSharding(t.Context(), "new", ""))
 }
 
 // TestFencedIsKept: which collections are fenced is known without a walk over all.
