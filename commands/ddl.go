@@ -75,6 +75,8 @@ func create(ctx context.Context, req *request) error {
 	if _, ok := req.Lookup("timeseries"); ok {
 		return mongoerr.New(mongoerr.NotImplemented, "shardgate does not do time series collections yet")
 	}
+	ctx, cancel := req.Context(ctx)
+	defer cancel()
 	if err := req.h.router.Create(ctx, ns, req.options("autoIndexId"), false); err != nil {
 		return err
 	}
@@ -195,10 +197,11 @@ func (req *request) withWriteConcern(cmd bson.D) bson.D {
 }
 
 // rawReplies answers with every shard's reply under raw; the first failure is the
-// whole command's (MONGOS.md §1.5).
+// whole command's, and so is the first write concern error (MONGOS.md §1.5).
 func (req *request) rawReplies(replies []router.ShardReplies) error {
 	at, raw := bsoncore.AppendDocumentStart(nil)
 	var failed error
+	var unconfirmed []byte
 	for _, s := range replies {
 		doc := s.Body
 		if s.Err != nil && failed == nil {
@@ -208,10 +211,16 @@ func (req *request) rawReplies(replies []router.ShardReplies) error {
 			e := router.ClientError(req.Op, s.Err)
 			doc = wire.Doc(bsoncore.BuildDocument(nil, e.AppendElements(nil)))
 		}
+		if e, ok := doc.Lookup("writeConcernError"); ok && unconfirmed == nil {
+			unconfirmed = atShard(e, s.Shard)
+		}
 		raw = bsoncore.AppendDocumentElement(raw, s.Host, stripped(doc))
 	}
 	raw, _ = bsoncore.AppendDocumentEnd(raw, at)
 	elem := bsoncore.AppendDocumentElement(nil, "raw", raw)
+	if unconfirmed != nil {
+		elem = bsoncore.AppendDocumentElement(elem, "writeConcernError", unconfirmed)
+	}
 	if failed != nil {
 		e := router.ClientError(req.Op, failed)
 		e.Extra = append(e.Extra, elem...)
@@ -220,6 +229,22 @@ func (req *request) rawReplies(replies []router.ShardReplies) error {
 	req.Reply.Elems = append(req.Reply.Elems, elem...)
 	req.Reply.OK()
 	return nil
+}
+
+// atShard is a shard's write concern error with its name added.
+func atShard(e wire.Elem, shard string) []byte {
+	d, _ := e.Doc()
+	at, out := wire.AppendDocStart(nil)
+	it := d.Iter()
+	var f wire.Elem
+	for it.Next(&f) {
+		if s, ok := f.Str(); ok && string(f.Name) == "errmsg" {
+			out = bsoncore.AppendStringElement(out, "errmsg", s+" at "+shard)
+			continue
+		}
+		out = append(out, f.Raw...)
+	}
+	return wire.AppendDocEnd(out, at)
 }
 
 // stripped is a shard's reply without what is its own affair.
@@ -277,6 +302,6 @@ func drops(arg wire.Elem, name string, key bson.Raw) bool {
 		}
 		return false
 	default:
-		return string(arg.Value) == string(key)
+		return router.SameIndexKey(bson.Raw(arg.Value), key)
 	}
 }

@@ -58,6 +58,8 @@ func addShard(ctx context.Context, req *request) error {
 			return mongoerr.New(mongoerr.BadValue, "weight must be a number greater than 0")
 		}
 	}
+	ctx, cancel := req.Context(ctx)
+	defer cancel()
 	id, err := req.h.router.AddShard(ctx, target, name, weight)
 	if err != nil {
 		return err
@@ -101,6 +103,8 @@ func enableSharding(ctx context.Context, req *request) error {
 	if e, ok := req.Lookup("primaryShard"); ok {
 		primary, _ = e.Str()
 	}
+	ctx, cancel := req.Context(ctx)
+	defer cancel()
 	if err := req.h.router.EnableSharding(ctx, db, primary); err != nil {
 		return err
 	}
@@ -115,6 +119,8 @@ func shardCollection(ctx context.Context, req *request) error {
 	if err != nil {
 		return err
 	}
+	ctx, cancel := req.Context(ctx)
+	defer cancel()
 	id, err := req.h.router.ShardCollection(ctx, spec)
 	if err != nil {
 		return err

@@ -123,7 +123,7 @@ func hides(index wire.Elem) func(string, bson.Raw) bool {
 	key, _ := d.Lookup("keyPattern")
 	return func(n string, k bson.Raw) bool {
 		s, _ := name.Str()
-		return s == n || len(key.Value) > 0 && string(key.Value) == string(k)
+		return s == n || len(key.Value) > 0 && router.SameIndexKey(bson.Raw(key.Value), k)
 	}
 }
 

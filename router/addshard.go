@@ -2,6 +2,7 @@ package router
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -35,7 +36,9 @@ func (r *Router) AddShard(ctx context.Context, target, name string, weight float
 	if id == "" {
 		id = p.SetName
 	}
-	return id, r.withLock(ctx, "$shards", "addShard "+id, func(l catalog.Lock) error {
+	// Nobody makes or drops anything in the databases that it brings along.
+	locks := append([]string{"$shards"}, slices.Sorted(maps.Keys(p.Databases))...)
+	return id, r.withLocks(ctx, locks, "addShard "+id, func(held []catalog.Lock) error {
 		s := r.snap.Load()
 		host := p.SetName + "/" + strings.Join(p.Hosts, ",")
 		if have, ok := s.Shards[id]; ok {
@@ -48,7 +51,7 @@ func (r *Router) AddShard(ctx context.Context, target, name string, weight float
 		if err != nil {
 			return err
 		}
-		c.Locks = []catalog.Lock{l}
+		c.Locks = held
 		c.Shards = []catalog.Shard{{
 			ID: id, Host: host, Weight: weight, Version: p.Version, Capabilities: p.Capabilities,
 			TopologyTime: catalog.Timestamp(max(r.Clock.Now(), uint64(time.Now().Unix())<<32|1)),
@@ -121,6 +124,7 @@ func (r *Router) takeIn(s *Snapshot, shard string, p *backend.Probe) (*catalog.C
 					return nil, mongoerr.Newf(mongoerr.OperationFailed, "can't add shard '%s' because its database '%s' differs from '%s' in case only", shard, db, other)
 				}
 			}
+			c.Expect = append(c.Expect, catalog.Expect{NS: db})
 			c.Databases = append(c.Databases, catalog.Database{
 				Name: db, Primary: shard, Placement: catalog.PlacementSpread, UUID: uuid.New(), Timestamp: at, LastMod: 1,
 			})
@@ -133,6 +137,7 @@ func (r *Router) takeIn(s *Snapshot, shard string, p *backend.Probe) (*catalog.C
 			if s.Entries[row.NS] != nil {
 				return nil, mongoerr.Newf(mongoerr.OperationFailed, "can't add shard '%s' because a local collection '%s' exists in the cluster already", shard, row.NS)
 			}
+			c.Expect = append(c.Expect, catalog.Expect{NS: row.NS})
 			c.Put = append(c.Put, row)
 		}
 	}

@@ -203,17 +203,26 @@ func TestStored(t *testing.T) {
 	r := &Router{}
 	zero := bson.Timestamp{}
 	whole := doc(t, e("_id", int32(1)), e("a", bson.Timestamp{T: 1}), e("b", bson.D{e("t", zero)}))
-	require.Equal(t, []byte(whole), r.stored(whole))
-	require.Same(t, &whole[0], &r.stored(whole)[0], "not copied")
+	stored := func(d wire.Doc) []byte {
+		out, err := r.stored(d)
+		require.NoError(t, err)
+		return out
+	}
+	require.Equal(t, []byte(whole), stored(whole))
+	require.Same(t, &whole[0], &stored(whole)[0], "not copied")
+	broken := doc(t, e("a", "xyz"), e("b", int32(1)))
+	broken[7] = 99 // the string's length
+	_, err := r.stored(broken)
+	require.ErrorIs(t, err, wire.ErrMalformed)
 
 	var got bson.D
-	require.NoError(t, bson.Unmarshal(r.stored(doc(t, e("a", int32(1)), e("b", "x"))), &got))
+	require.NoError(t, bson.Unmarshal(stored(doc(t, e("a", int32(1)), e("b", "x"))), &got))
 	require.Len(t, got, 3)
 	require.Equal(t, "_id", got[0].Key)
 	require.IsType(t, bson.ObjectID{}, got[0].Value)
 	require.Equal(t, bson.D{e("a", int32(1)), e("b", "x")}, got[1:])
 
-	require.NoError(t, bson.Unmarshal(r.stored(doc(t, e("t1", zero), e("_id", zero), e("in", bson.D{e("t", zero)}), e("t2", zero), e("list", bson.A{zero}))), &got))
+	require.NoError(t, bson.Unmarshal(stored(doc(t, e("t1", zero), e("_id", zero), e("in", bson.D{e("t", zero)}), e("t2", zero), e("list", bson.A{zero}))), &got))
 	require.Len(t, got, 5, "it has an _id")
 	now := func(i int) bson.Timestamp { return got[i].Value.(bson.Timestamp) }
 	require.NotZero(t, now(0).T)

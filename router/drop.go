@@ -24,123 +24,162 @@ func (r *Router) Drop(ctx context.Context, ns string, want *UUID) (dbExists bool
 		if want != nil && UUID(e.Coll.UUID) != *want {
 			return mongoerr.New(mongoerr.CollectionUUIDMismatch, "Collection UUID does not match that specified")
 		}
-		if err := r.reachable(ctx, []*Entry{e}); err != nil {
-			return err
-		}
-		ctx := context.WithoutCancel(ctx) // what has begun is finished
-		if err := r.fenceEntry(ctx, l, e); err != nil {
-			return err
-		}
-		return r.dropFenced(ctx, []catalog.Lock{l}, []*Entry{e}, catalog.Change{})
+		return r.dropEntries(ctx, l, []*Entry{e}, func(ctx context.Context) error { return r.dropFenced(ctx, l, e) })
 	})
 	return dbExists, err
 }
 
-// reachable asks all owners for an answer before anything is done: a drop that must
-// fail because a shard is dead is not to be half done.
-func (r *Router) reachable(ctx context.Context, entries []*Entry) error {
-	asked := map[string]bool{}
+// dropEntries fences collections of one database and then drops them by finish, in
+// which nothing is waited for or refused any more that can be known before. From its
+// beginning the rows say that they go: whoever finds them left finishes it.
+func (r *Router) dropEntries(ctx context.Context, l catalog.Lock, entries []*Entry, finish func(context.Context) error) error {
+	if err := r.droppable(ctx, entries); err != nil {
+		return err
+	}
+	if len(entries) == 0 {
+		return finish(context.WithoutCancel(ctx))
+	}
+	if err := r.fenceEntries(ctx, l, entries); err != nil {
+		return err
+	}
+	ctx = context.WithoutCancel(ctx) // what has begun is finished
+	dropping := catalog.Change{Locks: []catalog.Lock{l}, Rows: rowsIn(entries, catalog.StateDropping)}
+	if err := r.apply(ctx, dropping); err != nil {
+		r.undo(ctx, catalog.Change{Locks: dropping.Locks, Rows: rowsIn(entries, catalog.StateOpen)})
+		return err
+	}
+	return finish(ctx)
+}
+
+// droppable asks all owners before anything is done: a drop that must fail, because a
+// shard is dead or has another collection in the place, is not to be half done.
+func (r *Router) droppable(ctx context.Context, entries []*Entry) error {
+	seen := map[string]map[string]*collInfo{} // by shard and name
 	for _, e := range entries {
 		if e.Table == nil {
 			continue
 		}
+		db, coll := catalog.SplitNS(e.Coll.NS)
 		for _, shard := range e.Table.Shards() {
-			if asked[shard] {
-				continue
+			if seen[shard] == nil {
+				list, err := r.listOn(ctx, shard, db, bson.D{})
+				if err != nil {
+					return err
+				}
+				seen[shard] = map[string]*collInfo{}
+				for i := range list {
+					seen[shard][list[i].Name] = &list[i]
+				}
 			}
-			asked[shard] = true
-			if _, err := r.run(ctx, shard, "admin", bson.D{{Key: "ping", Value: int32(1)}}); err != nil {
-				return err
+			if found := seen[shard][coll]; found != nil && found.uuid() != e.Coll.UUID {
+				return mongoerr.Newf(mongoerr.CollectionUUIDMismatch, "shard %s holds another collection in the place of %s", shard, e.Coll.NS)
 			}
 		}
 	}
 	return nil
 }
 
-// dropFenced drops fenced collections on all shards and then from the catalog. A shard
-// that cannot be reached leaves them fenced for recoverFenced, and fails the command.
-func (r *Router) dropFenced(ctx context.Context, locks []catalog.Lock, entries []*Entry, c catalog.Change) error {
-	c.Locks = locks
-	for _, e := range entries {
-		if e.Table != nil {
-			if err := r.dropOn(ctx, e, e.Table.Shards()); err != nil {
+// dropFenced drops a collection whose row says so on all shards and then from the
+// catalog. A shard that cannot be reached leaves it so for recoverFenced, and fails the
+// command.
+func (r *Router) dropFenced(ctx context.Context, l catalog.Lock, e *Entry) error {
+	if err := r.dropOnShards(ctx, e); err != nil {
+		return err
+	}
+	return r.apply(ctx, catalog.Change{Locks: []catalog.Lock{l}, Drop: []string{e.Coll.NS}})
+}
+
+// dropOnShards drops on the owners, a view wherever it is.
+func (r *Router) dropOnShards(ctx context.Context, e *Entry) error {
+	if e.Table != nil {
+		for _, shard := range e.Table.Shards() {
+			if err := r.dropAt(ctx, shard, e.Coll.NS, e.Coll.UUID); err != nil {
 				return err
 			}
 		}
-		c.Drop = append(c.Drop, e.Coll.NS)
+		return nil
 	}
-	if len(c.DropDatabases) > 0 {
-		c.Drop = nil // they go with their database
-	}
-	return r.apply(ctx, c)
-}
-
-func (r *Router) dropOn(ctx context.Context, e *Entry, shards []string) error {
-	db, coll := catalog.SplitNS(e.Coll.NS)
-	for _, shard := range shards {
-		_, err := r.run(ctx, shard, db, bson.D{
-			{Key: "drop", Value: coll},
-			{Key: "collectionUUID", Value: bson.Binary{Subtype: 4, Data: e.Coll.UUID[:]}},
-			{Key: "writeConcern", Value: majorityWrites},
-		})
-		switch mongoerr.CodeOf(err) {
-		case 0:
-			if err != nil {
-				return err
-			}
-		case mongoerr.NamespaceNotFound:
-		case mongoerr.CollectionUUIDMismatch:
-			// Not our collection: it is not ours to drop.
-		default:
+	for _, shard := range r.wellShards() {
+		if err := r.dropView(ctx, shard, e.Coll.NS); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// wellShards lists the shards that take writes, as far as is known.
+func (r *Router) wellShards() []string {
+	var list []string
+	for _, shard := range r.snap.Load().shardIDs() {
+		if r.hasPrimary(shard) {
+			list = append(list, shard)
+		}
+	}
+	return list
 }
 
 // DropDatabase removes a database with all its collections.
 func (r *Router) DropDatabase(ctx context.Context, db string) error {
 	return r.withLock(ctx, db, "dropDatabase", func(l catalog.Lock) error {
+		if err := r.recoverDatabase(ctx, l, db); err != nil {
+			return err
+		}
 		s := r.snap.Load()
 		if _, ok := s.Databases[db]; !ok {
 			return nil
 		}
 		var entries []*Entry
-		var fenced, open []catalog.Collection
 		for ns, e := range s.Entries {
-			if !strings.HasPrefix(ns, db+".") {
-				continue
+			if strings.HasPrefix(ns, db+".") {
+				entries = append(entries, e)
 			}
-			entries = append(entries, e)
-			open = append(open, *e.Coll)
-			row := *e.Coll
-			row.State = catalog.StateFenced
-			fenced = append(fenced, row)
 		}
-		if err := r.reachable(ctx, entries); err != nil {
-			return err
-		}
-		ctx := context.WithoutCancel(ctx) // what has begun is finished
-		locks := []catalog.Lock{l}
-		if len(fenced) > 0 {
-			err := r.fence(ctx, catalog.Change{Locks: locks, Rows: fenced}, catalog.Change{Locks: locks, Rows: open})
-			if err != nil {
+		return r.dropEntries(ctx, l, entries, func(ctx context.Context) error {
+			for _, e := range entries {
+				if err := r.dropOnShards(ctx, e); err != nil {
+					return err
+				}
+			}
+			for _, shard := range r.wellShards() {
+				if err := r.dropRest(ctx, shard, db); err != nil {
+					return err
+				}
+			}
+			return r.apply(ctx, catalog.Change{Locks: []catalog.Lock{l}, DropDatabases: []string{db}})
+		})
+	})
+}
+
+// recoverDatabase is recoverEntry for all collections of a database.
+func (r *Router) recoverDatabase(ctx context.Context, l catalog.Lock, db string) error {
+	for ns := range r.snap.Load().Entries {
+		if strings.HasPrefix(ns, db+".") {
+			if err := r.recoverEntry(ctx, l, ns); err != nil {
 				return err
 			}
 		}
-		if err := r.dropFenced(ctx, locks, entries, catalog.Change{DropDatabases: []string{db}}); err != nil {
+	}
+	return nil
+}
+
+// dropRest drops what a shard still holds of a database: views that the catalog does
+// not know, which lie in system.views, and what failed attempts left. A dropDatabase
+// would do all at once, but if it arrived late it would hit the next database of the name.
+func (r *Router) dropRest(ctx context.Context, shard, db string) error {
+	list, err := r.listOn(ctx, shard, db, bson.D{{Key: "type", Value: "collection"}})
+	if err != nil {
+		return err
+	}
+	for i := range list {
+		ns := db + "." + list[i].Name
+		err := r.dropAt(ctx, shard, ns, list[i].uuid())
+		if err != nil && !isUnsure(err) && strings.HasPrefix(list[i].Name, "system.") {
+			r.log.Warn().Err(err).Str("shard", shard).Str("ns", ns).Msg("drop the rest of a database")
+			continue
+		}
+		if err != nil {
 			return err
 		}
-		// What is left on the shards (an empty database, views of older days) goes too.
-		for _, shard := range s.shardIDs() {
-			if !r.hasPrimary(shard) {
-				continue // it owned nothing of it
-			}
-			_, err := r.run(ctx, shard, db, bson.D{{Key: "dropDatabase", Value: int32(1)}, {Key: "writeConcern", Value: majorityWrites}})
-			if err != nil {
-				r.log.Warn().Err(err).Str("shard", shard).Str("db", db).Msg("drop the rest of a database")
-			}
-		}
-		return nil
-	})
+	}
+	return nil
 }

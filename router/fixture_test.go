@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -73,8 +74,10 @@ func startRouter(t *testing.T, store catalog.Store, name string, o Options) (r *
 // row is an unsharded collection on a shard.
 func row(ns, shard string) catalog.CollectionChunks {
 	return catalog.CollectionChunks{
-		Collection: catalog.Collection{NS: ns, Kind: catalog.KindUnsharded, State: catalog.StateOpen, Epoch: bson.NewObjectID()},
-		Chunks:     shardkey.SingleChunk(shard, 1),
+		Collection: catalog.Collection{
+			NS: ns, UUID: uuid.NewSHA1(uuid.Nil, []byte(ns)), Kind: catalog.KindUnsharded, State: catalog.StateOpen, Epoch: bson.NewObjectID(),
+		},
+		Chunks: shardkey.SingleChunk(shard, 1),
 	}
 }
 

@@ -266,7 +266,7 @@ func TestFenceIsTakenBack(t *testing.T) {
 	r, _ := startRouter(t, store, "r:1", Options{BarrierTimeout: 20 * time.Millisecond})
 	idleRouter(t, store, "silent:1", Options{})
 	err := r.withLock(t.Context(), "d.a", "test", func(l catalog.Lock) error {
-		return r.fenceEntry(t.Context(), l, r.Snapshot().Entries["d.a"])
+		return r.fenceEntries(t.Context(), l, []*Entry{r.Snapshot().Entries["d.a"]})
 	})
 	requireCode(t, 46, err)
 	entry := enter(t, r)

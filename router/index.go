@@ -108,9 +108,32 @@ func indexName(key bson.Raw) string {
 // ShardReplies are the replies of several shards to one DDL command, by connection
 // string, as the raw field of a mongos shows them.
 type ShardReplies struct {
-	Host string
-	Body wire.Doc
-	Err  error
+	Shard string
+	Host  string
+	Body  wire.Doc
+	Err   error
+}
+
+// SameIndexKey compares index keys as a mongod does: 1, 1.0 and NumberLong(1) are the same
+// direction.
+func SameIndexKey(a, b bson.Raw) bool {
+	x, err := a.Elements()
+	if err != nil {
+		return false
+	}
+	y, err := b.Elements()
+	if err != nil || len(x) != len(y) {
+		return false
+	}
+	for i := range x {
+		v, w := x[i].Value(), y[i].Value()
+		n, isNum := v.AsFloat64OK()
+		m, both := w.AsFloat64OK()
+		if x[i].Key() != y[i].Key() || isNum != both || isNum && n != m || !isNum && !v.Equal(w) {
+			return false
+		}
+	}
+	return true
 }
 
 // CreateIndexes runs createIndexes on all shards that own the collection, making it
@@ -119,7 +142,7 @@ func (r *Router) CreateIndexes(ctx context.Context, ns string, cmd bson.D, index
 	var out []ShardReplies
 	err := r.withLock(ctx, ns, "createIndexes", func(l catalog.Lock) error {
 		if r.snap.Load().Entries[ns] == nil {
-			if _, err := r.createLocked(ctx, l, ns, "", nil); err != nil {
+			if _, err := r.createLocked(ctx, l, ns, nil); err != nil {
 				return err
 			}
 		}
@@ -297,8 +320,8 @@ func (r *Router) onShards(ctx context.Context, shards []string, db string, cmd b
 	done := make(chan int)
 	for i, shard := range shards {
 		go func() {
-			out[i].Host = r.snap.Load().Shards[shard].Host
-			out[i].Body, out[i].Err = r.run(ctx, shard, db, cmd)
+			out[i].Shard, out[i].Host = shard, r.snap.Load().Shards[shard].Host
+			out[i].Body, out[i].Err = r.ask(ctx, shard, db, cmd)
 			done <- i
 		}()
 	}

@@ -2,6 +2,7 @@ package router
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -45,7 +46,7 @@ func (r *Router) ShardCollection(ctx context.Context, spec ShardSpec) (id UUID, 
 			}
 		} else if !spec.ImplicitIndex && !isIDKey(spec.Key) {
 			return noIndex()
-		} else if e, err = r.createLocked(ctx, l, spec.NS, "", nil); err != nil {
+		} else if e, err = r.createLocked(ctx, l, spec.NS, nil); err != nil {
 			return err
 		}
 		if spec.UUID != nil && *spec.UUID != UUID(e.Coll.UUID) {
@@ -110,7 +111,7 @@ func (r *Router) shardLocked(ctx context.Context, l catalog.Lock, e *Entry, spec
 	if err := r.prepareIndex(ctx, e, spec); err != nil {
 		return err
 	}
-	if err := r.fenceEntry(ctx, l, e); err != nil {
+	if err := r.fenceEntries(ctx, l, []*Entry{e}); err != nil {
 		return err
 	}
 	open := catalog.Change{Locks: []catalog.Lock{l}, Rows: []catalog.Collection{*e.Coll}}
@@ -120,18 +121,48 @@ func (r *Router) shardLocked(ctx context.Context, l catalog.Lock, e *Entry, spec
 		return err
 	}
 	c.Locks = open.Locks
-	if err := r.apply(ctx, *c); err != nil {
-		return err
+	return r.apply(context.WithoutCancel(ctx), *c) // what has begun is finished
+}
+
+// transactionPatience is how long DDL waits behind a fence for open transactions: while
+// it does, all others wait for it.
+const transactionPatience = 5 * time.Second
+
+// awaitTransactions waits until no open transaction has touched the collection: their
+// statements have left the gate, but what they wrote comes with their commit. A collMod
+// of nothing takes the lock that all of them share.
+func (r *Router) awaitTransactions(ctx context.Context, e *Entry) error {
+	limit := transactionPatience
+	own := false // the client's limit comes first
+	if d, ok := ctx.Deadline(); ok && time.Until(d) < limit {
+		limit, own = time.Until(d), true
 	}
-	return nil
+	db, coll := catalog.SplitNS(e.Coll.NS)
+	_, err := r.run(ctx, e.Home(), db, bson.D{
+		{Key: "collMod", Value: coll},
+		{Key: "collectionUUID", Value: bson.Binary{Subtype: 4, Data: e.Coll.UUID[:]}},
+		{Key: "maxTimeMS", Value: max(limit.Milliseconds(), 1)},
+	})
+	if mongoerr.CodeOf(err) == mongoerr.MaxTimeMSExpired && !own {
+		return mongoerr.Newf(mongoerr.LockBusy, "an open transaction on %s has not ended in time", e.Coll.NS)
+	}
+	return err
 }
 
 // newLayout decides the first chunks and makes the collection on their shards.
 func (r *Router) newLayout(ctx context.Context, e *Entry, spec *ShardSpec) (*catalog.Change, error) {
 	home := e.Home()
+	if err := r.awaitTransactions(ctx, e); err != nil {
+		return nil, err
+	}
 	empty, err := r.isEmpty(ctx, home, e.Coll.NS)
 	if err != nil {
 		return nil, err
+	}
+	if !empty {
+		if err := r.refuseArrays(ctx, e, spec.Key); err != nil {
+			return nil, err
+		}
 	}
 	s := r.snap.Load()
 	at := catalog.Timestamp(r.Clock.Now())
@@ -150,15 +181,14 @@ func (r *Router) newLayout(ctx context.Context, e *Entry, spec *ShardSpec) (*cat
 	row := *e.Coll
 	row.Kind, row.State, row.Key, row.Unique = catalog.KindSharded, catalog.StateOpen, spec.Key.Raw(), spec.Unique
 	row.LastMod, row.Timestamp, row.Epoch, row.Migrations = time.Now(), at, bson.NewObjectID(), true
-	db, coll := catalog.SplitNS(e.Coll.NS)
-	list, err := r.listOn(ctx, home, db, bson.D{{Key: "name", Value: coll}})
+	like, err := r.find(ctx, home, e.Coll.NS)
 	if err != nil {
 		return nil, err
 	}
-	if len(list) == 0 {
+	if like == nil || like.uuid() != e.Coll.UUID {
 		return nil, mongoerr.Newf(mongoerr.NamespaceNotFound, "ns not found on its shard: %s", e.Coll.NS)
 	}
-	if err := r.copyShape(ctx, e.Coll.NS, &list[0], owners(chunks, home)); err != nil {
+	if err := r.copyShape(ctx, e.Coll.NS, like, home, owners(chunks)); err != nil {
 		return nil, err
 	}
 	return &catalog.Change{
@@ -167,29 +197,15 @@ func (r *Router) newLayout(ctx context.Context, e *Entry, spec *ShardSpec) (*cat
 	}, nil
 }
 
-// owners lists the shards of chunks, home first: shapes are copied from it.
-func owners(chunks []catalog.Chunk, home string) []string {
-	list := []string{home}
-	seen := map[string]bool{home: true}
+// owners lists the shards of chunks.
+func owners(chunks []catalog.Chunk) []string {
+	var list []string
 	for i := range chunks {
-		if !seen[chunks[i].Shard] {
-			seen[chunks[i].Shard] = true
+		if !slices.Contains(list, chunks[i].Shard) {
 			list = append(list, chunks[i].Shard)
 		}
 	}
 	return list
-}
-
-func (r *Router) isEmpty(ctx context.Context, shard, ns string) (bool, error) {
-	db, coll := catalog.SplitNS(ns)
-	empty := true
-	err := r.drain(ctx, shard, db, bson.D{
-		{Key: "find", Value: coll},
-		{Key: "limit", Value: int32(1)},
-		{Key: "singleBatch", Value: true},
-		{Key: "projection", Value: bson.D{{Key: "_id", Value: int32(1)}}},
-	}, func(bson.Raw) error { empty = false; return nil })
-	return empty, err
 }
 
 // prepareIndex checks that an index supports the key, or makes it where it may

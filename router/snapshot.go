@@ -21,7 +21,7 @@ type Snapshot struct {
 	Entries   map[string]*Entry // by namespace
 	Settings  map[string]catalog.Setting
 
-	fenced map[string]*Entry // those of the Entries that are
+	fenced map[string]*Entry // those of the Entries that are not open
 }
 
 // Entry is a collection's routing table with the number of operations that run by
@@ -100,7 +100,7 @@ func (s *Snapshot) next(d *catalog.Delta) (*Snapshot, []*Entry, error) {
 	}
 	n.Entries = patched(base.Entries, d.CollectionsGone, fresh, func(e *Entry) string { return e.Coll.NS })
 	for _, e := range fresh {
-		if e.Coll.State == catalog.StateFenced {
+		if e.Coll.State != catalog.StateOpen {
 			n.fenced[e.Coll.NS] = e
 		}
 	}

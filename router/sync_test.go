@@ -12,7 +12,6 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/shardgate/shardgate/catalog"
-	"github.com/shardgate/shardgate/wire"
 )
 
 // wrapped is a Store whose Load can be made to lie or fail.
@@ -213,86 +212,4 @@ func collections(held ...bson.D) bson.D {
 		list = append(list, c)
 	}
 	return bson.D{e("cursor", bson.D{e("firstBatch", list), e("id", int64(0)), e("ns", "d.$cmd.listCollections")}), e("ok", 1.0)}
-}
-
-// TestRecovery is what becomes of a collection that a dead router left fenced.
-func TestRecovery(t *testing.T) {
-	t.Parallel()
-	id := bson.Binary{Subtype: 4, Data: []byte("0123456789abcdef")}
-	there := bson.D{
-		e("name", "a"), e("type", "collection"), e("options", bson.D{e("capped", true)}),
-		e("info", bson.D{e("uuid", id)}),
-	}
-	for name, c := range map[string]struct {
-		held []bson.D
-		want func(t *testing.T, entry *Entry)
-	}{
-		"it was made": {[]bson.D{there}, func(t *testing.T, entry *Entry) {
-			t.Helper()
-			require.Equal(t, catalog.StateOpen, entry.Coll.State)
-			require.Equal(t, id.Data, entry.Coll.UUID[:])
-			require.True(t, entry.Coll.Options.Lookup("capped").Boolean())
-		}},
-		"it was not made, or dropped": {nil, func(t *testing.T, entry *Entry) { t.Helper(); require.Nil(t, entry) }},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			host := fakeShard(t, func(cmd wire.Doc) bson.D {
-				if el, _ := cmd.First(); string(el.Name) == "listCollections" {
-					return collections(c.held...)
-				}
-				return nil
-			})
-			store := newStore(t, host)
-			v := setState(t, store, catalog.StateFenced)
-			// Two routers: either may do it, once.
-			one, _ := startRouter(t, store, "r:1", Options{})
-			two, _ := startRouter(t, store, "r:2", Options{})
-			for _, r := range []*Router{one, two} {
-				eventually(t, "recovered", func() bool {
-					s := r.Snapshot()
-					return s.Version > v && (s.Entries["d.a"] == nil || s.Entries["d.a"].Coll.State == catalog.StateOpen)
-				})
-				c.want(t, r.Snapshot().Entries["d.a"])
-			}
-		})
-	}
-}
-
-// TestRecoveryLeavesWhatIsAtWork: while its lock is held, or its shard cannot be asked,
-// a fenced collection stays fenced.
-func TestRecoveryLeavesWhatIsAtWork(t *testing.T) {
-	t.Parallel()
-	store := newStore(t, nowhere)
-	r := idleRouter(t, store, "r:1", Options{})
-	lock, err := store.Acquire(t.Context(), "d.a", r.Self().Incarnation, "create")
-	require.NoError(t, err)
-	setState(t, store, catalog.StateFenced, lock)
-	require.NoError(t, r.Refresh(t.Context()))
-	entry := r.Snapshot().Entries["d.a"]
-	entry.since = time.Now().Add(-time.Hour)
-	r.recoverFenced(t.Context())
-	require.Same(t, entry, r.Snapshot().Entries["d.a"], "somebody is at work")
-
-	require.NoError(t, store.Release(t.Context(), lock))
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	r.recoverFenced(ctx)
-	require.Same(t, entry, r.Snapshot().Entries["d.a"], "its shard cannot be asked")
-	_, err = store.Acquire(t.Context(), "d.a", r.Self().Incarnation, "test")
-	require.NoError(t, err, "the lock was given back")
-}
-
-// TestRecoveryOfAView asks no shard.
-func TestRecoveryOfAView(t *testing.T) {
-	t.Parallel()
-	store := newStore(t, nowhere)
-	_, err := store.Apply(t.Context(), catalog.Change{Put: []catalog.CollectionChunks{{
-		Collection: catalog.Collection{NS: "d.v", Kind: catalog.KindView, State: catalog.StateFenced, Epoch: bson.NewObjectID()},
-	}}})
-	require.NoError(t, err)
-	r := idleRouter(t, store, "r:1", Options{})
-	r.Snapshot().Entries["d.v"].since = time.Now().Add(-time.Hour)
-	r.recoverFenced(t.Context())
-	require.Equal(t, catalog.StateOpen, r.Snapshot().Entries["d.v"].Coll.State)
 }

@@ -180,9 +180,9 @@ func storable(doc wire.Doc) bool {
 // stored returns a document as it is to be stored: an absent _id comes first, and
 // top-level empty timestamps take the current time, before targeting, because a
 // shard would do it after (DESIGN.md "A request's way").
-func (r *Router) stored(doc wire.Doc) []byte {
+func (r *Router) stored(doc wire.Doc) ([]byte, error) {
 	if storable(doc) {
-		return doc
+		return doc, nil
 	}
 	at, out := wire.AppendDocStart(make([]byte, 0, len(doc)+32))
 	if _, ok := doc.Lookup("_id"); !ok {
@@ -197,7 +197,7 @@ func (r *Router) stored(doc wire.Doc) []byte {
 			binary.LittleEndian.PutUint64(out[from+len(e.Raw)-8:], r.freshTime())
 		}
 	}
-	return wire.AppendDocEnd(out, at)
+	return wire.AppendDocEnd(out, at), it.Err()
 }
 
 // freshTime is a timestamp for a document: now, unique within this router.
@@ -222,7 +222,9 @@ func (r *Router) targetStatements(op *Op, kind writeKind, s *scope, docs []byte,
 		var err error
 		switch {
 		case kind.insert:
-			st.doc = r.stored(doc)
+			if st.doc, err = r.stored(doc); err != nil {
+				return nil, err // what cannot be read to its end is not cut off
+			}
 			st.shards, err = s.entry.ownerOf(st.doc)
 		case kind.update:
 			st.shards, st.single, err = s.entry.targetUpdate(doc)

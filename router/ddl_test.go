@@ -1,0 +1,254 @@
+package router
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/shardgate/shardgate/backend"
+	"github.com/shardgate/shardgate/catalog"
+	"github.com/shardgate/shardgate/wire"
+)
+
+// ddlShard is a shard that notes the commands it gets.
+type ddlShard struct {
+	mu   sync.Mutex
+	seen []wire.Doc // guarded by mu
+	held []bson.D   // guarded by mu; what listCollections says
+}
+
+// answer notes a command and answers it, by failing if it is the named one.
+func (s *ddlShard) answer(failing string, reply bson.D) func(wire.Doc) bson.D {
+	return func(cmd wire.Doc) bson.D {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		el, _ := cmd.First()
+		s.seen = append(s.seen, append(wire.Doc(nil), cmd...))
+		switch string(el.Name) {
+		case failing:
+			return reply
+		case "listCollections":
+			filter, _ := cmd.Lookup("filter")
+			d, _ := filter.Doc()
+			want, all := d.Lookup("name")
+			name, _ := want.Str()
+			var list []bson.D
+			for _, c := range s.held {
+				if !all || c[0].Value == name {
+					list = append(list, c)
+				}
+			}
+			return collections(list...)
+		}
+		return nil
+	}
+}
+
+// got returns the commands of one name.
+func (s *ddlShard) got(name string) []wire.Doc {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var list []wire.Doc
+	for _, cmd := range s.seen {
+		if el, _ := cmd.First(); string(el.Name) == name {
+			list = append(list, cmd)
+		}
+	}
+	return list
+}
+
+// overDDL is a router over a ddlShard.
+func overDDL(t *testing.T, s *ddlShard, failing string, reply bson.D) *Router {
+	t.Helper()
+	r, _ := startRouter(t, newStore(t, fakeShard(t, s.answer(failing, reply))), "r:1", Options{BarrierTimeout: patience})
+	eventually(t, "the shard's primary", r.Shard("s").HasPrimary)
+	return r
+}
+
+// TestUnconfirmedIsNotDone: a create or drop that a failover may undo has failed.
+func TestUnconfirmedIsNotDone(t *testing.T) {
+	t.Parallel()
+	unconfirmed := bson.D{
+		e("ok", 1.0), e("writeConcernError", bson.D{e("code", int32(64)), e("errmsg", "waiting for replication timed out")}),
+	}
+	id := row("d.a", "s").UUID
+	r := overDDL(t, &ddlShard{held: []bson.D{held("new", uuid.New())}}, "create", unconfirmed)
+	err := r.Create(t.Context(), "d.new", nil, false)
+	requireCode(t, 64, err)
+	require.ErrorContains(t, err, "at s")
+	require.Nil(t, r.Snapshot().Entries["d.new"])
+
+	r = overDDL(t, &ddlShard{held: []bson.D{held("a", id)}}, "drop", unconfirmed)
+	_, err = r.Drop(t.Context(), "d.a", nil)
+	requireCode(t, 64, err)
+	require.Equal(t, catalog.StateDropping, r.Snapshot().Entries["d.a"].Coll.State)
+}
+
+// TestDropDatabaseIsGuarded: whatever arrives late at a shard cannot hit what is made
+// after it. All goes by UUID, and a view by its definition.
+func TestDropDatabaseIsGuarded(t *testing.T) {
+	t.Parallel()
+	views := uuid.New()
+	s := &ddlShard{held: []bson.D{
+		held("a", row("d.a", "s").UUID), held("b", row("d.b", "s").UUID), held("system.views", views),
+		{e("name", "v"), e("type", "view"), e("options", bson.D{}), e("info", bson.D{e("readOnly", true)})},
+	}}
+	store := newStore(t, fakeShard(t, s.answer("", nil)))
+	putView(t, store, catalog.StateOpen)
+	r, _ := startRouter(t, store, "r:1", Options{BarrierTimeout: patience})
+	eventually(t, "the shard's primary", r.Shard("s").HasPrimary)
+	require.NoError(t, r.DropDatabase(t.Context(), "d"))
+	require.Empty(t, r.Snapshot().Databases)
+	require.Empty(t, r.Snapshot().Entries)
+	require.Empty(t, s.got("dropDatabase"))
+	ids := map[string]bool{}
+	for _, cmd := range s.got("drop") {
+		u, ok := cmd.Lookup("collectionUUID")
+		require.True(t, ok, "%s", bson.Raw(cmd))
+		ids[string(u.Value[5:])] = true
+	}
+	for _, id := range []uuid.UUID{row("d.a", "s").UUID, row("d.b", "s").UUID, views} {
+		require.True(t, ids[string(id[:])])
+	}
+	ops := s.got("applyOps")
+	require.Len(t, ops, 1)
+	require.Equal(t, "d.v", bson.Raw(ops[0]).Lookup("applyOps", "0", "o", "_id").StringValue())
+}
+
+// TestDropOfAView takes it away where it is.
+func TestDropOfAView(t *testing.T) {
+	t.Parallel()
+	s := &ddlShard{held: []bson.D{
+		held("system.views", uuid.New()),
+		{e("name", "v"), e("type", "view"), e("options", bson.D{}), e("info", bson.D{e("readOnly", true)})},
+	}}
+	store := newStore(t, fakeShard(t, s.answer("", nil)))
+	putView(t, store, catalog.StateOpen)
+	r, _ := startRouter(t, store, "r:1", Options{BarrierTimeout: patience})
+	eventually(t, "the shard's primary", r.Shard("s").HasPrimary)
+	_, err := r.Drop(t.Context(), "d.v", nil)
+	require.NoError(t, err)
+	require.Nil(t, r.Snapshot().Entries["d.v"])
+	require.Len(t, s.got("applyOps"), 1)
+	require.Empty(t, s.got("drop"))
+}
+
+// TestClientsLimitBoundsDDL: a time limit that passes before anything was done is 50, and
+// leaves all as it was.
+func TestClientsLimitBoundsDDL(t *testing.T) {
+	t.Parallel()
+	id := row("d.a", "s").UUID
+	s := &ddlShard{held: []bson.D{held("a", id)}}
+	store := newStore(t, fakeShard(t, s.answer("", nil)))
+	r, _ := startRouter(t, store, "r:1", Options{BarrierTimeout: patience, LockTimeout: patience})
+	eventually(t, "the shard's primary", r.Shard("s").HasPrimary)
+	lock, err := store.Acquire(t.Context(), "d", r.Self().Incarnation, "test")
+	require.NoError(t, err)
+	refused := func() {
+		t.Helper()
+		for what, do := range map[string]func(context.Context) error{
+			"create":       func(ctx context.Context) error { return r.Create(ctx, "d.new", nil, false) },
+			"drop":         func(ctx context.Context) error { _, err := r.Drop(ctx, "d.a", nil); return err },
+			"dropDatabase": func(ctx context.Context) error { return r.DropDatabase(ctx, "d") },
+		} {
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			err := do(ctx)
+			cancel()
+			requireCode(t, 50, err)
+			snap := r.Snapshot()
+			require.Nil(t, snap.Entries["d.new"], what)
+			require.Equal(t, catalog.StateOpen, snap.Entries["d.a"].Coll.State, what)
+		}
+	}
+	refused() // the lock is held
+	require.NoError(t, store.Release(t.Context(), lock))
+	idleRouter(t, store, "silent:1", Options{})
+	refused() // the barrier is held up
+	require.Empty(t, s.got("create"))
+	require.Empty(t, s.got("drop"))
+}
+
+// firstStore lets something happen just before the next change.
+type firstStore struct {
+	catalog.Store
+
+	first func()
+}
+
+func (s *firstStore) Apply(ctx context.Context, c catalog.Change) (catalog.Version, error) {
+	if f := s.first; f != nil {
+		s.first = nil
+		f()
+	}
+	return s.Store.Apply(ctx, c)
+}
+
+// TestFirstCollectionsOfADatabase: two routers that make them at once make one database.
+func TestFirstCollectionsOfADatabase(t *testing.T) {
+	t.Parallel()
+	s := &ddlShard{held: []bson.D{held("c", uuid.New()), held("e", uuid.New())}}
+	inner := newStore(t, fakeShard(t, s.answer("", nil)))
+	store := &firstStore{Store: inner}
+	one, _ := startRouter(t, store, "r:1", Options{BarrierTimeout: patience})
+	two, _ := startRouter(t, inner, "r:2", Options{BarrierTimeout: patience})
+	for _, r := range []*Router{one, two} {
+		eventually(t, "the shard's primary", r.Shard("s").HasPrimary)
+	}
+	store.first = func() { require.NoError(t, two.Create(t.Context(), "new.e", nil, false)) }
+	require.NoError(t, one.Create(t.Context(), "new.c", nil, false))
+	require.Equal(t, two.Snapshot().Databases["new"].UUID, one.Snapshot().Databases["new"].UUID)
+	d, err := inner.Load(t.Context(), 0)
+	require.NoError(t, err)
+	for _, row := range d.Databases {
+		if row.Name == "new" {
+			require.Equal(t, two.Snapshot().Databases["new"], row)
+		}
+	}
+	require.NotNil(t, one.Snapshot().Entries["new.e"])
+	require.NotNil(t, one.Snapshot().Entries["new.c"])
+}
+
+// TestTakeInReplacesNothing: what came into the catalog since is not lost to what a new
+// shard brings.
+func TestTakeInReplacesNothing(t *testing.T) {
+	t.Parallel()
+	for _, meanwhile := range []catalog.Change{
+		{Databases: []catalog.Database{{Name: "x", Primary: "s", Placement: catalog.PlacementSpread}}},
+		{
+			Databases: []catalog.Database{{Name: "x", Primary: "s", Placement: catalog.PlacementSpread}},
+			Put:       []catalog.CollectionChunks{row("x.c", "s")},
+		},
+		{Put: []catalog.CollectionChunks{row("d.c", "s")}},
+	} {
+		store := newStore(t, nowhere)
+		r := idleRouter(t, store, "r:1", Options{})
+		c, err := r.takeIn(r.Snapshot(), "t", &backend.Probe{Databases: map[string][]backend.ProbedCollection{
+			"x": {{Name: "c", Type: "collection"}}, "d": {{Name: "c", Type: "collection"}},
+		}})
+		require.NoError(t, err)
+		c.Shards = []catalog.Shard{{ID: "t", Host: "t/127.0.0.1:2"}}
+		_, err = store.Apply(t.Context(), meanwhile)
+		require.NoError(t, err)
+		_, err = store.Apply(t.Context(), *c)
+		require.ErrorIs(t, err, catalog.ErrConflict)
+	}
+}
+
+func TestSameIndexKey(t *testing.T) {
+	t.Parallel()
+	key := func(elems ...bson.E) bson.Raw { return bson.Raw(doc(t, elems...)) }
+	one := key(e("a", int32(1)), e("b", "hashed"))
+	require.True(t, SameIndexKey(one, key(e("a", 1.0), e("b", "hashed"))))
+	require.True(t, SameIndexKey(one, key(e("a", int64(1)), e("b", "hashed"))))
+	for _, other := range []bson.Raw{
+		key(e("a", int32(-1)), e("b", "hashed")), key(e("b", "hashed"), e("a", int32(1))), key(e("a", int32(1))),
+		key(e("a", int32(1)), e("b", int32(1))), key(e("a", 1.5), e("b", "hashed")), nil,
+	} {
+		require.False(t, SameIndexKey(one, other), "%s", other)
+	}
+}

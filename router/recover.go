@@ -1,0 +1,62 @@
+package router
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/shardgate/shardgate/catalog"
+)
+
+// recoverAfter is how long a row may be fenced before somebody looks whether the router
+// that fenced it still lives.
+const recoverAfter = 2 * time.Second
+
+// recoverFenced finishes or undoes what a dead router left fenced: a collection whose
+// lock nobody holds.
+func (r *Router) recoverFenced(ctx context.Context) {
+	for ns, e := range r.snap.Load().fenced {
+		if time.Since(e.since) < recoverAfter {
+			continue
+		}
+		lock, err := r.acquire(ctx, ns, "recovery")
+		if err != nil {
+			continue
+		}
+		if err = r.Refresh(ctx); err == nil {
+			err = r.recoverEntry(ctx, lock, ns)
+		}
+		if err != nil {
+			r.log.Warn().Err(err).Str("ns", ns).Msg("recover a collection left fenced")
+		}
+		r.unlock(ctx, lock)
+	}
+}
+
+// recoverEntry opens what was left fenced, forgets what was never opened, and drops on
+// what was being dropped. Nothing of it was acknowledged, and DDL can be repeated. The
+// lock is the name's or its database's, and the snapshot was loaded under it.
+func (r *Router) recoverEntry(ctx context.Context, lock catalog.Lock, ns string) error {
+	e := r.snap.Load().Entries[ns]
+	if e == nil || e.Coll.State == catalog.StateOpen {
+		return nil
+	}
+	locks := []catalog.Lock{lock}
+	switch {
+	case e.Coll.State == catalog.StateDropping:
+		return r.dropFenced(ctx, lock, e)
+	case e.unborn():
+		// What its shard may have, or get yet, is empty, and gives way to the next one
+		// of the name.
+		return r.apply(ctx, catalog.Change{Locks: locks, Drop: []string{ns}})
+	}
+	row := *e.Coll
+	row.State = catalog.StateOpen
+	return r.apply(ctx, catalog.Change{Locks: locks, Rows: []catalog.Collection{row}})
+}
+
+// unborn reports whether the row stands for a collection that is yet to be made.
+func (e *Entry) unborn() bool {
+	return e.Table != nil && e.Coll.State == catalog.StateFenced && e.Coll.UUID == uuid.Nil && len(e.Coll.Options) == 0
+}
