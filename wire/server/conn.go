@@ -18,12 +18,8 @@ import (
 // replyRoom is the buffer a reply starts with, in bytes.
 const replyRoom = 4096
 
-// A reply of more than largeReply bytes, which the kernel may not take at once, must be
-// read within writeLimit.
-const (
-	largeReply = 64 << 10
-	writeLimit = time.Minute
-)
+// writeLimit is how long a client may leave replies unread, at most; at least half of it.
+const writeLimit = time.Minute
 
 // Conn is one client's connection.
 type Conn struct {
@@ -31,6 +27,7 @@ type Conn struct {
 	server *Server
 	nc     net.Conn
 	reader *wire.Reader
+	by     time.Time // the write deadline that is set
 	once   sync.Once
 	busy   atomic.Bool // an operation is running
 	ending atomic.Bool // close when it is done
@@ -165,14 +162,21 @@ func (c *Conn) sendAs(m *wire.Msg, reply *wire.Reply, id, responseTo int32, flag
 		return nil
 	}
 	msg := reply.Finish(id, responseTo, flags, c.server.opts.Handler.Time())
-	if len(msg) > largeReply {
-		// A client that does not read must not hold the reply's memory for ever.
-		if err := c.nc.SetWriteDeadline(time.Now().Add(writeLimit)); err != nil {
+	return c.write(msg)
+}
+
+// write sends a reply. A client that does not read must not hold its memory and this
+// goroutine for ever; a deadline that is moved only when half of it is over costs next to
+// nothing.
+func (c *Conn) write(b []byte) error {
+	limit := c.server.writeLimit
+	if now := time.Now(); c.by.Sub(now) < limit/2 {
+		c.by = now.Add(limit)
+		if err := c.nc.SetWriteDeadline(c.by); err != nil {
 			return err
 		}
-		defer func() { _ = c.nc.SetWriteDeadline(time.Time{}) }()
 	}
-	_, err := c.nc.Write(msg)
+	_, err := c.nc.Write(b)
 	return err
 }
 
@@ -191,8 +195,7 @@ func (c *Conn) query(ctx context.Context, b []byte) error {
 		return err
 	}
 	msg := reply.Finish(c.server.ids.Next(), q.RequestID, 0, c.server.opts.Handler.Time())
-	_, err = c.nc.Write(wire.AsQueryReply(make([]byte, 0, len(msg)+16), msg, flags))
-	return err
+	return c.write(wire.AsQueryReply(make([]byte, 0, len(msg)+16), msg, flags))
 }
 
 // refuseOld answers what asks for documents in the old protocol, in the form that old
@@ -204,6 +207,5 @@ func (c *Conn) refuseOld(what string, responseTo int32) error {
 	reply.Int32("code", 5739101)
 	reply.Double("ok", 0)
 	msg := reply.Finish(c.server.ids.Next(), responseTo, 0, c.server.opts.Handler.Time())
-	_, err := c.nc.Write(wire.AsQueryReply(make([]byte, 0, len(msg)+16), msg, wire.ReplyQueryFailure))
-	return err
+	return c.write(wire.AsQueryReply(make([]byte, 0, len(msg)+16), msg, wire.ReplyQueryFailure))
 }

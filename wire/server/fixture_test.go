@@ -56,21 +56,30 @@ func (f *fakeHandler) Time() *wire.ClusterTime { return f.clock }
 // running is a server that runs until stop.
 type running struct {
 	*Server
+
 	cancel context.CancelFunc
 	done   chan struct{}
 }
 
 func start(t *testing.T, o Options) *running {
 	t.Helper()
+	return startWith(t, o, func(*Server) {})
+}
+
+// startWith is start with a change to the server before it runs.
+func startWith(t testing.TB, o Options, change func(*Server)) *running {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	o.Listen, o.Log = "127.0.0.1:0", zerolog.New(io.Discard)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	o.Listener, o.Log = l, zerolog.New(io.Discard)
 	if o.DrainTimeout == 0 {
 		o.DrainTimeout = patience
 	}
-	s, err := New(ctx, o)
-	require.NoError(t, err)
+	s := New(o)
+	change(s)
 	r := &running{Server: s, cancel: cancel, done: make(chan struct{})}
-	go func() { defer close(r.done); _ = s.Run(ctx) }()
+	go func() { defer close(r.done); s.Run(ctx) }()
 	t.Cleanup(r.stop)
 	return r
 }

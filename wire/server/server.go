@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -33,7 +32,7 @@ type Handler interface {
 
 // Options are the settings of a Server.
 type Options struct {
-	Listen   string // host:port
+	Listener net.Listener // the server's own from New on
 	Handler  Handler
 	Log      zerolog.Logger
 	TLS      *tls.Config // nil: plain
@@ -52,25 +51,23 @@ type Server struct {
 	lastConn atomic.Int64
 	wg       sync.WaitGroup
 
+	writeLimit, cutLimit time.Duration
+
 	mu       sync.Mutex
 	conns    map[*Conn]struct{} // guarded by mu
 	stopping chan struct{}
 }
 
-// New binds the address; Run serves it.
-func New(ctx context.Context, opts Options) (*Server, error) {
-	var lc net.ListenConfig
-	l, err := lc.Listen(ctx, "tcp", opts.Listen)
-	if err != nil {
-		return nil, fmt.Errorf("listen: %w", err)
-	}
+// New returns a server that Run has accept clients.
+func New(opts Options) *Server {
+	l := opts.Listener
 	if opts.TLS != nil {
 		l = tls.NewListener(l, opts.TLS)
 	}
 	return &Server{
-		opts: opts, listener: l,
+		opts: opts, listener: l, writeLimit: writeLimit, cutLimit: cutLimit,
 		conns: map[*Conn]struct{}{}, stopping: make(chan struct{}),
-	}, nil
+	}
 }
 
 // Addr returns the bound address.
@@ -87,9 +84,10 @@ func (s *Server) Connections() int {
 // at once then.
 func (s *Server) Stopping() <-chan struct{} { return s.stopping }
 
-// Run accepts clients until ctx ends, then lets running operations finish within
-// the drain timeout, and returns when every connection is closed.
-func (s *Server) Run(ctx context.Context) error {
+// Run accepts clients until ctx ends, then lets running operations finish within the
+// drain timeout, and returns when every connection is closed. What does not end even
+// when it is told to is left behind.
+func (s *Server) Run(ctx context.Context) {
 	stopped := context.AfterFunc(ctx, func() { s.listener.Close() })
 	defer stopped()
 	opCtx, cancelOps := context.WithCancel(context.WithoutCancel(ctx))
@@ -116,7 +114,6 @@ func (s *Server) Run(ctx context.Context) error {
 		s.start(opCtx, nc)
 	}
 	s.drain(cancelOps)
-	return nil
 }
 
 func (s *Server) start(ctx context.Context, nc net.Conn) {
@@ -167,9 +164,18 @@ func (s *Server) drain(cancelOps context.CancelFunc) {
 	for c := range s.conns {
 		c.close()
 	}
+	left := len(s.conns)
 	s.mu.Unlock()
-	<-done
+	timer.Reset(s.cutLimit)
+	select {
+	case <-done:
+	case <-timer.C:
+		s.opts.Log.Error().Int("cut", left).Msg("operations that were cut short have not ended; nobody waits for them")
+	}
 }
+
+// cutLimit bounds the wait for operations whose context has ended.
+const cutLimit = 5 * time.Second
 
 // pause waits; false when ctx ended first.
 func pause(ctx context.Context, d time.Duration) bool {

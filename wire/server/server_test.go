@@ -286,23 +286,6 @@ func TestDrainFinishesWhatRuns(t *testing.T) {
 	require.Zero(t, s.Connections())
 }
 
-func TestDrainHasALimit(t *testing.T) {
-	t.Parallel()
-	started := make(chan struct{})
-	f := &fakeHandler{command: func(ctx context.Context, _ *Conn, _ *wire.Msg, _ *wire.Reply) (bool, error) {
-		close(started)
-		<-ctx.Done()
-		return false, ctx.Err()
-	}}
-	s := start(t, Options{Handler: f, DrainTimeout: time.Millisecond})
-	c := s.dial(t)
-	c.send(ping(t, 1))
-	<-started
-	s.stop()
-	c.ended()
-	require.Equal(t, int64(1), f.closed.Load())
-}
-
 func TestMaxConns(t *testing.T) {
 	t.Parallel()
 	s := start(t, Options{Handler: &fakeHandler{}, MaxConns: 2})
@@ -370,11 +353,4 @@ func TestConnKeepsItsState(t *testing.T) {
 			require.Equal(t, c.LocalAddr().String(), remote)
 		}
 	}
-}
-
-func TestNewNamesAnAddressInUse(t *testing.T) {
-	t.Parallel()
-	s := start(t, Options{Handler: &fakeHandler{}})
-	_, err := New(t.Context(), Options{Listen: s.Addr().String()})
-	require.ErrorContains(t, err, s.Addr().String())
 }

@@ -2,7 +2,9 @@ package app
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -53,7 +55,8 @@ func isTerminal(f *os.File) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-// New connects to the catalog, registers the router, and binds the address.
+// New binds the address, connects to the catalog and registers the router, in this
+// order: a second start of a running router must not shut that one out.
 func New(ctx context.Context, c *Config, log zerolog.Logger) (*App, error) {
 	if c.Catalog.DSN == "" {
 		return nil, errors.New("catalog.dsn: is not set")
@@ -66,56 +69,72 @@ func New(ctx context.Context, c *Config, log zerolog.Logger) (*App, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &App{config: c, log: log}
-	a.store, err = pg.New(ctx, pg.Options{DSN: c.Catalog.DSN, DirectDSN: c.Catalog.DirectDSN, MaxConns: c.Catalog.MaxConns})
+	var lc net.ListenConfig
+	listener, err := lc.Listen(ctx, "tcp", c.Listen)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("listen: %w", err)
 	}
-	a.router, err = router.New(ctx, router.Options{
-		Store: a.store, Name: c.Advertise, Version: Version(), Log: log,
-		Backend: backend.Config{
-			Admin: cred, TLS: tlsConfig, MaxConns: c.Shards.MaxConns, MaxConnecting: c.Shards.MaxConnecting,
-			IdleTimeout: c.Shards.IdleTimeout, SelectTimeout: c.Shards.SelectTimeout, Log: log,
-		},
-		HoldLimit: c.DDL.HoldLimit, BarrierTimeout: c.DDL.BarrierTimeout, LockTimeout: c.DDL.LockTimeout,
-		CursorTimeout: c.Cursors.Timeout, AllowUntestedVersions: c.Shards.AllowUntestedVersions,
-	})
-	if err != nil {
-		a.store.Close()
+	a := &App{config: c, log: log}
+	if err := a.join(ctx, cred, tlsConfig); err != nil {
+		listener.Close()
 		return nil, err
 	}
 	handler := commands.New(commands.Options{
 		Router: a.router, Log: log, Version: Version(), Argv: []string{"shardgate", "serve"},
 		Slow: c.Log.Slow, Name: c.Advertise,
 	})
-	a.server, err = server.New(ctx, server.Options{
-		Listen: c.Listen, Handler: handler, Log: log, MaxConns: c.MaxConnections, DrainTimeout: c.DrainTimeout,
+	a.server = server.New(server.Options{
+		Listener: listener, Handler: handler, Log: log, MaxConns: c.MaxConnections, DrainTimeout: c.DrainTimeout,
+	})
+	return a, nil
+}
+
+// join connects to the catalog and registers the router there.
+func (a *App) join(ctx context.Context, cred backend.Credential, tlsConfig *tls.Config) (err error) {
+	c := a.config
+	a.store, err = pg.New(ctx, pg.Options{DSN: c.Catalog.DSN, DirectDSN: c.Catalog.DirectDSN, MaxConns: c.Catalog.MaxConns})
+	if err != nil {
+		return err
+	}
+	a.router, err = router.New(ctx, router.Options{
+		Store: a.store, Name: c.Advertise, Version: Version(), Log: a.log,
+		Backend: backend.Config{
+			Admin: cred, TLS: tlsConfig, MaxConns: c.Shards.MaxConns, MaxConnecting: c.Shards.MaxConnecting,
+			IdleTimeout: c.Shards.IdleTimeout, SelectTimeout: c.Shards.SelectTimeout, Log: a.log,
+		},
+		HoldLimit: c.DDL.HoldLimit, BarrierTimeout: c.DDL.BarrierTimeout, LockTimeout: c.DDL.LockTimeout,
+		CursorTimeout: c.Cursors.Timeout, AllowUntestedVersions: c.Shards.AllowUntestedVersions,
 	})
 	if err != nil {
-		a.router.Close(ctx) // a registered router that is not there would hold DDL up
 		a.store.Close()
-		return nil, err
 	}
-	return a, nil
+	return err
 }
 
 // Addr returns the bound address.
 func (a *App) Addr() net.Addr { return a.server.Addr() }
 
-// Run serves until ctx ends: first the listener drains, then the router deregisters.
+// Run serves until ctx ends: first the listener drains, then the router deregisters. A
+// router that may not go on ends it, too.
 func (a *App) Run(ctx context.Context) error {
 	defer a.store.Close()
 	if a.config.InsecureNoAuth {
 		a.log.Warn().Str("listen", a.config.Listen).Msg("clients need no login: anybody who reaches this address can do anything")
 	}
 	a.log.Info().Str("listen", a.Addr().String()).Int("router", a.router.Self().Number).Msg("serving")
+	serving, stopServing := context.WithCancel(ctx)
+	defer stopServing()
 	routing, stopRouting := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopRouting()
 	var g errgroup.Group
-	g.Go(func() error { return a.router.Run(routing) })
+	g.Go(func() error {
+		defer stopServing()
+		return a.router.Run(routing)
+	})
 	g.Go(func() error {
 		defer stopRouting()
-		return a.server.Run(ctx)
+		a.server.Run(serving)
+		return nil
 	})
 	err := g.Wait()
 	a.log.Info().Msg("stopped")

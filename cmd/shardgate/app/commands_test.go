@@ -2,6 +2,7 @@ package app
 
 import (
 	"bytes"
+	"net"
 	"os"
 	"path/filepath"
 	"testing"
@@ -100,6 +101,33 @@ func TestCommandsWithoutACatalog(t *testing.T) {
 	}
 	_, err := New(t.Context(), &Config{}, Logger(LogConfig{Level: "info"}, os.Stderr))
 	require.ErrorContains(t, err, "catalog.dsn")
+}
+
+// TestNewBindsFirst: where the port is taken, by this very router perhaps, the catalog is
+// not touched.
+func TestNewBindsFirst(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	c := Config{Listen: l.Addr().String(), Catalog: CatalogConfig{DSN: "no DSN at all"}}
+	_, err = New(t.Context(), &c, Logger(LogConfig{Level: "info"}, os.Stderr))
+	require.ErrorContains(t, err, "listen: ")
+	require.ErrorContains(t, err, l.Addr().String())
+}
+
+// TestNewThatFailsGivesThePortBack when the catalog cannot be had.
+func TestNewThatFailsGivesThePortBack(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	c := Config{Listen: l.Addr().String(), Catalog: CatalogConfig{DSN: "no DSN at all", MaxConns: 1}}
+	l.Close()
+	_, err = New(t.Context(), &c, Logger(LogConfig{Level: "info"}, os.Stderr))
+	require.Error(t, err)
+	l, err = net.Listen("tcp", c.Listen)
+	require.NoError(t, err)
+	l.Close()
 }
 
 func TestCredential(t *testing.T) {

@@ -24,7 +24,7 @@ import (
 // (SHARDGATE_CATALOG_DSN for catalog.dsn) or in a YAML file, in this order.
 type Config struct {
 	Listen         string        `mapstructure:"listen"`           // host:port
-	Advertise      string        `mapstructure:"advertise"`        // stable name of this router; default: listen
+	Advertise      string        `mapstructure:"advertise"`        // stable name of this router, host:port; default: listen
 	InsecureNoAuth bool          `mapstructure:"insecure-no-auth"` // listen beyond the loopback without login
 	MaxConnections int           `mapstructure:"maxConnections"`   // clients; 0: no limit
 	DrainTimeout   time.Duration `mapstructure:"drainTimeout"`     // for running operations at the end
@@ -100,7 +100,7 @@ func defaults(v *viper.Viper) {
 func configFlags(f *pflag.FlagSet) {
 	f.String("config", "", "YAML file with settings")
 	f.String("listen", "127.0.0.1:27017", "address to listen on")
-	f.String("advertise", "", "this router's stable name, host:port (default: the listen address)")
+	f.String("advertise", "", "this router's stable name, host:port (default: the listen address, if it is one host and port)")
 	f.Bool("insecure-no-auth", false, "listen beyond the loopback address although clients cannot log in yet")
 	f.String("catalog.dsn", "", "PostgreSQL connection string of the catalog")
 	f.String("shards.keyFile", "", "keyfile of the shards' replica sets")
@@ -176,9 +176,17 @@ func unknownEnv(v *viper.Viper) error {
 }
 
 func (c *Config) check() error {
-	host, _, err := net.SplitHostPort(c.Listen)
+	host, port, err := net.SplitHostPort(c.Listen)
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
+	}
+	if _, _, err := net.SplitHostPort(c.Advertise); err != nil {
+		return fmt.Errorf("advertise: %w", err)
+	}
+	// Another router that listens alike would have the same name, and the two would
+	// shut each other out.
+	if ip := net.ParseIP(host); c.Advertise == c.Listen && (host == "" || ip.IsUnspecified() || port == "" || port == "0") {
+		return fmt.Errorf("advertise: must be set to a name of this router alone (host:port): the listen address %s is none", c.Listen)
 	}
 	if ip := net.ParseIP(host); !c.InsecureNoAuth && host != "localhost" && (ip == nil || !ip.IsLoopback()) {
 		return fmt.Errorf("listen: %s is not a loopback address and clients cannot log in yet: --insecure-no-auth allows it", c.Listen)

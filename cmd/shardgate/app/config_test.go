@@ -127,15 +127,30 @@ func TestListenBeyondLoopbackNeedsAFlag(t *testing.T) {
 		"127.0.0.1:1": true, "127.8.9.10:0": true, "localhost:1": true, "[::1]:1": true,
 		":27017": false, "0.0.0.0:1": false, "[::]:1": false, "10.0.0.1:1": false, "example.org:1": false,
 	} {
-		_, err := load(t, "", "--listen", listen)
+		_, err := load(t, "", "--listen", listen, "--advertise", "example.org:1")
 		if ok {
 			require.NoError(t, err, listen)
 			continue
 		}
 		require.ErrorContains(t, err, "--insecure-no-auth", listen)
-		_, err = load(t, "", "--listen", listen, "--insecure-no-auth")
+		_, err = load(t, "", "--listen", listen, "--insecure-no-auth", "--advertise", "example.org:1")
 		require.NoError(t, err, listen)
 	}
+}
+
+// TestAdvertiseIsOneRouters: a name that two routers could have by accident is refused.
+func TestAdvertiseIsOneRouters(t *testing.T) {
+	for _, listen := range []string{":27017", "0.0.0.0:27017", "[::]:27017", "127.0.0.1:0", "127.0.0.1:"} {
+		_, err := load(t, "", "--listen", listen, "--insecure-no-auth")
+		require.ErrorContains(t, err, "advertise: ", listen)
+		_, err = load(t, "", "--listen", listen, "--insecure-no-auth", "--advertise", listen)
+		require.ErrorContains(t, err, "advertise: ", listen)
+		c, err := load(t, "", "--listen", listen, "--insecure-no-auth", "--advertise", "router-1:27017")
+		require.NoError(t, err, listen)
+		require.Equal(t, "router-1:27017", c.Advertise)
+	}
+	_, err := load(t, "", "--advertise", "router-1")
+	require.ErrorContains(t, err, "advertise: ")
 }
 
 func TestHidePassword(t *testing.T) {
