@@ -22,7 +22,7 @@ type Config struct {
 	// Admin is used for user administration and probes only, never for data
 	// (PROTOCOL.md, "More rules" 4).
 	Admin Credential
-	// Name is this router's incarnation: part of its mongod user's name.
+	// Name is this router's name, for the shards' logs.
 	Name string
 	TLS  *tls.Config
 

@@ -3,9 +3,8 @@
 // chooses a member by read preference, and says what kind of failure an attempt
 // met and whether it may be repeated.
 //
-// It must not know routing, chunks, clients or the catalog. Central types: Shards
-// (all replica sets by id), Shard (one set), Request (one message for it) and Error
-// (a failure that answers questions).
+// It must not know routing, chunks, clients or the catalog. Central types: Shard (one
+// set), Request (one message for it) and Error (a failure that answers questions).
 //
 // Discovery, monitoring and administration use the MongoDB driver; data travels
 // over connections of our own, which carry raw messages (docs/architecture.md says

@@ -149,9 +149,12 @@ func (p *Probe) read(ctx context.Context, cfg *Config) error {
 	return nil
 }
 
-// prepares asks for prepareTransaction outside a transaction: 193 NoShardingEnabled
-// where it is not to be had, another error where it is.
+// prepares asks for prepareTransaction outside a transaction.
 func prepares(ctx context.Context, c *mongo.Client) bool {
-	err := c.Database("admin").RunCommand(ctx, bson.D{{Key: "prepareTransaction", Value: int32(1)}}).Err()
-	return err != nil && !hasCode(err, int32(mongoerr.NoShardingEnabled))
+	return isPrepareHad(c.Database("admin").RunCommand(ctx, bson.D{{Key: "prepareTransaction", Value: int32(1)}}).Err())
 }
+
+// isPrepareHad reads the answer: 193 NoShardingEnabled where prepareTransaction is not to
+// be had; 125 CommandFailed, as there is no transaction, where it is. Any other answer
+// proves nothing.
+func isPrepareHad(err error) bool { return hasCode(err, int32(mongoerr.CommandFailed)) }

@@ -1,13 +1,19 @@
 package compat
 
 import (
+	"context"
 	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
+
+	"github.com/shardgate/shardgate/cmd/shardgate/dev/clustertest"
 )
 
 // updatesOn lists the running updates of a namespace on a shard.
@@ -104,4 +110,55 @@ func TestRouterRestartedWithAShardDown(t *testing.T) {
 
 		return nil
 	})
+}
+
+// serve runs a router beside the cluster's until it ends by itself, and returns what it said.
+func serve(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+
+	config := filepath.Join(shared.cluster.Dir(), fmt.Sprintf("router-%d.yaml", victim))
+	out, err := exec.CommandContext(opContext(t, opLimit), clustertest.Binary(t), append([]string{"serve", "--config", config}, args...)...).CombinedOutput()
+
+	return string(out), err
+}
+
+// A second start of a running router does nothing to it; one with its name on another port takes over, and the first stops.
+func TestSecondRouterOfAName(t *testing.T) {
+	ctx := opContext(t, opLimit)
+	db := router(t, 0).Database(newDB(t))
+	addr := shared.cluster.Router(victim).Addr()
+
+	out, err := serve(t)
+	require.Error(t, err)
+	require.Contains(t, out, "listen")
+	require.Contains(t, out, addr)
+	require.NoError(t, db.CreateCollection(ctx, "a"), "its row is as it was, and it answers")
+	ok(t, admin(t, victim, bson.D{{"ping", 1}}))
+
+	thief := make(chan error, 1)
+	started, stop := context.WithCancel(ctx)
+
+	go func() {
+		config := filepath.Join(shared.cluster.Dir(), fmt.Sprintf("router-%d.yaml", victim))
+		cmd := exec.CommandContext(started, clustertest.Binary(t), "serve", "--config", config, "--listen", "127.0.0.1:0", "--advertise", addr)
+		cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+		thief <- cmd.Run()
+	}()
+	t.Cleanup(func() { up(t, shared.cluster.Router(victim)) })
+
+	select {
+	case <-shared.cluster.Router(victim).Done():
+	case err := <-thief:
+		t.Fatalf("the second one ended: %v", err)
+	case <-ctx.Done():
+		t.Fatal("the first one goes on")
+	}
+
+	log, err := os.ReadFile(shared.cluster.Router(victim).Log())
+	require.NoError(t, err)
+	require.Contains(t, string(log), "another router runs under this name")
+	require.NoError(t, db.CreateCollection(ctx, "b"), "the second one acknowledges")
+	stop()
+	require.ErrorIs(t, <-thief, context.Canceled, "it ended in order")
+	require.NoError(t, db.CreateCollection(ctx, "c"), "and is gone when it has ended")
 }

@@ -26,9 +26,10 @@ type Cursor struct {
 	TxnNumber int64 // -1 outside transactions
 
 	noTimeout bool
-	single    bool // there is one batch, the first
-	mayMiss   bool // allowPartialResults: shards that cannot be reached are left out
-	missed    bool // one was
+	single    bool          // there is one batch, the first
+	mayMiss   bool          // allowPartialResults: shards that cannot be reached are left out
+	missed    bool          // one was
+	buffers   *wire.Buffers // that the parts' are lent from
 	parts     []*part
 	order     []bool // nil: unsorted; else per sort field whether it descends
 	skip      int64  // documents still to pass over
@@ -176,7 +177,7 @@ func (r *Router) OpenCursors() int { return r.cursors.count() }
 // client's back: a cursor that is already gone is no error.
 func (r *Router) killShardCursors(ctx context.Context, c *Cursor) {
 	for _, p := range c.parts {
-		r.buffers.Put(p.buf)
+		c.buffers.Put(p.buf)
 		p.buf, p.rest = nil, nil
 		if p.spilled != "" {
 			r.dropSpilled(ctx, p.shard, p.spilled)

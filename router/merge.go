@@ -158,7 +158,7 @@ func (r *Router) fetch(ctx context.Context, op *Op, c *Cursor, p *part) error {
 		return err
 	}
 	op.Reply.ShardTime = max(op.Reply.ShardTime, s.info.OperationTime)
-	r.buffers.Put(p.buf)
+	op.Buffers.Put(p.buf)
 	p.buf = s.buf
 	p.id, p.coll, p.rest, err = cursorReply(s.info.Cursor)
 	return err

@@ -202,7 +202,7 @@ func TestCursorKilledDuringItsFirstBatch(t *testing.T) {
 	var reply wire.Reply
 	reply.Begin(nil)
 	op := &Op{Reply: &reply, Buffers: new(wire.Buffers), Session: Session{ID: UUID{1}}}
-	c := &Cursor{NS: "d.a", Session: op.Session, TxnNumber: -1, limit: -1, parts: []*part{{shard: "s", id: 5, coll: "a"}}}
+	c := &Cursor{NS: "d.a", Session: op.Session, TxnNumber: -1, limit: -1, buffers: op.Buffers, parts: []*part{{shard: "s", id: 5, coll: "a"}}}
 	done := make(chan error)
 	go func() { done <- r.firstBatch(t.Context(), op, c, 1) }()
 	<-asked

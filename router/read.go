@@ -201,7 +201,7 @@ func (r *Router) keepCursor(op *Op, s *scope, info wire.ShardReply, addr string)
 }
 
 func (r *Router) newCursor(op *Op, ns string) *Cursor {
-	c := &Cursor{NS: ns, Session: op.Session, TxnNumber: -1, limit: -1}
+	c := &Cursor{NS: ns, Session: op.Session, TxnNumber: -1, limit: -1, buffers: op.Buffers}
 	if op.Txn.InTxn {
 		c.TxnNumber = op.Txn.Number
 	}

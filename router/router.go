@@ -13,7 +13,6 @@ import (
 
 	"github.com/shardgate/shardgate/backend"
 	"github.com/shardgate/shardgate/catalog"
-	"github.com/shardgate/shardgate/wire"
 )
 
 // Options are the settings of a Router.
@@ -59,7 +58,6 @@ type Router struct {
 	snap     atomic.Pointer[Snapshot]
 	shards   atomic.Pointer[map[string]*backend.Shard]
 	self     atomic.Pointer[catalog.Router]
-	buffers  wire.Buffers
 	lastTime atomic.Uint64 // of freshTime
 	cursors  cursorTable
 	txns     txnTable
