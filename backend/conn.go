@@ -22,6 +22,7 @@ import (
 type conn struct {
 	nc         net.Conn
 	addr       string
+	id         int64     // what the member calls it, 0 if it does not say
 	generation uint64    // of the pool, when it was opened
 	idleSince  time.Time // set while it lies in the pool
 	fresh      bool      // has not carried a request yet
@@ -92,8 +93,12 @@ func (c *conn) handshake(ctx context.Context, cfg *Config, l *login) error {
 	}
 	h := auth.Handshaker(nil, opts)
 	mc := mnet.NewConnection(&driverConn{conn: c})
-	if _, err := h.GetHandshakeInformation(ctx, address.Address(c.addr), mc); err != nil {
+	info, err := h.GetHandshakeInformation(ctx, address.Address(c.addr), mc)
+	if err != nil {
 		return err
+	}
+	if info.ServerConnectionID != nil {
+		c.id = *info.ServerConnectionID
 	}
 	return h.FinishHandshake(ctx, mc)
 }

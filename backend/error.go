@@ -17,6 +17,9 @@ type Error struct {
 	// Sent says that bytes of the request may have reached the shard, so that it
 	// may run, or have run, without our knowing the outcome.
 	Sent bool
+	// Conn is what the member calls the connection on which it was sent, 0 if that is
+	// not known: connectionId in its $currentOp.
+	Conn int64
 	code mongoerr.Code
 	err  error
 }

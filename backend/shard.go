@@ -252,7 +252,9 @@ func (s *Shard) RoundTrip(ctx context.Context, r *Request, buf []byte) (reply []
 		if !c.fresh && !isTimeout(err) {
 			p.clear() // its siblings were opened to the same, probably dead, peer
 		}
-		return reply, addr, s.failed(addr, sent, err)
+		failure := s.failed(addr, sent, err)
+		failure.Conn = c.id
+		return reply, addr, failure
 	}
 	p.put(c, false)
 	return reply, addr, nil

@@ -145,7 +145,7 @@ func TestLostWriteKeepsTheRow(t *testing.T) {
 	store := newStore(t, nowhere)
 	r, stop := startRouter(t, store, "r:1", Options{})
 	entry := enter(t, r)
-	r.finish(t.Context(), &Op{lost: []string{"s"}}, entry)
+	r.finish(t.Context(), &Op{lost: []lostWrite{{shard: "s"}}}, entry)
 	stop()
 	last := rowOf(t, store, "r:1").Ack
 	require.Equal(t, catalog.Ack{Version: catalog.Stopped, Held: []catalog.Hold{{NS: "d.a", Version: r.Snapshot().Version}}}, last)

@@ -38,10 +38,10 @@ func (r *Router) exchange(ctx context.Context, op *Op, shard string, req *backen
 	if op.ReadTime != 0 && op.ReadTime <= r.Clock.Now() && !b.HasReached(op.ReadTime) {
 		r.advance(ctx, b, op.ReadTime)
 	}
-	lost := false // an attempt's reply never came
+	lost := lostWrite{shard: shard} // attempts whose replies never came
 	defer func() {
-		if lost && (err != nil || !out.info.OK) {
-			op.lost = append(op.lost, shard) // a later attempt did not find it done, so it may still run
+		if len(lost.conns) > 0 && (err != nil || !out.info.OK) {
+			op.lost = append(op.lost, lost) // a later attempt did not find it done, so it may still run
 		}
 	}()
 	var until time.Time
@@ -62,7 +62,9 @@ func (r *Router) exchange(ctx context.Context, op *Op, shard string, req *backen
 				return out, out.hideStepDown()
 			}
 		} else {
-			lost = lost || op.mayStillRun(err)
+			if conn, may := op.mayStillRun(err); may {
+				lost.conns = append(lost.conns, conn)
+			}
 			if !r.mayRepeat(op, err, req) {
 				return out, err
 			}
@@ -99,10 +101,13 @@ func (r *Router) advance(ctx context.Context, b *backend.Shard, t uint64) {
 }
 
 // mayStillRun reports whether a failure left a write behind on its shard: it was sent,
-// and no reply came.
-func (op *Op) mayStillRun(err error) bool {
+// and no reply came. It returns the connection on which it was sent.
+func (op *Op) mayStillRun(err error) (conn int64, may bool) {
 	var be *backend.Error
-	return op.Write && errors.As(err, &be) && !be.SafeToRetry()
+	if !op.Write || !errors.As(err, &be) || be.SafeToRetry() {
+		return 0, false
+	}
+	return be.Conn, true
 }
 
 func (s *sent) read() error {

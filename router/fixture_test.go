@@ -134,8 +134,9 @@ func fakeShard(t *testing.T, answer func(cmd wire.Doc) bson.D) (host string) {
 		e("logicalSessionTimeoutMinutes", int32(30)), e("minWireVersion", int32(0)), e("maxWireVersion", int32(17)), e("ok", 1.0),
 	}
 	var down atomic.Bool
-	serve := func(c net.Conn) {
+	serve := func(c net.Conn, id int32) {
 		defer c.Close()
+		hello := append(hello[:len(hello):len(hello)], e("connectionId", id))
 		in := wire.NewReader(c, new(wire.Buffers))
 		for {
 			b, err := in.Next(wire.MaxMessageLen)
@@ -179,12 +180,12 @@ func fakeShard(t *testing.T, answer func(cmd wire.Doc) bson.D) (host string) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for {
+		for id := int32(1); ; id++ {
 			c, err := l.Accept()
 			if err != nil {
 				return
 			}
-			go serve(c)
+			go serve(c, id)
 		}
 	}()
 	t.Cleanup(func() { l.Close(); <-done })

@@ -2,10 +2,17 @@ package router
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
+
+// lostWrite is a write that a shard may still run: its replies never came.
+type lostWrite struct {
+	shard string
+	conns []int64 // on which it was sent, as the shard calls them; 0 for unknown
+}
 
 // finish ends an operation that may have written: it leaves the gate, unless a reply
 // was lost. A write without a reply may still run on its shard (PROTOCOL.md F3), so it
@@ -15,10 +22,10 @@ func (r *Router) finish(ctx context.Context, op *Op, e *Entry) {
 		r.leave(e)
 		return
 	}
-	session, shards := op.Session.ID, op.lost
+	session, lost := op.Session.ID, op.lost
 	r.wg.Go(func() {
-		for _, shard := range shards {
-			if !r.awaitGone(context.WithoutCancel(ctx), shard, session) {
+		for i := range lost {
+			if !r.awaitGone(context.WithoutCancel(ctx), &lost[i], session) {
 				return // it stays in flight, and in this router's row (see signOff)
 			}
 		}
@@ -26,11 +33,12 @@ func (r *Router) finish(ctx context.Context, op *Op, e *Entry) {
 	})
 }
 
-// awaitGone kills what a session runs on a shard and waits until nothing of it is left
-// there. It reports false if this router stops before that is certain.
-func (r *Router) awaitGone(ctx context.Context, shard string, session UUID) bool {
+// awaitGone kills what is left of a lost write of a session and waits until there is
+// nothing. What else the session runs there came on other connections. It reports false if this router stops before that is certain.
+func (r *Router) awaitGone(ctx context.Context, lost *lostWrite, session UUID) bool {
+	shard := lost.shard
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
-		running, err := r.runningOps(ctx, shard, session)
+		running, err := r.runningOps(ctx, lost, session)
 		if err == nil && len(running) == 0 {
 			return true
 		}
@@ -52,18 +60,20 @@ func (r *Router) awaitGone(ctx context.Context, shard string, session UUID) bool
 	}
 }
 
-// runningOps lists the operations of a session on a shard's primary.
-func (r *Router) runningOps(ctx context.Context, shard string, session UUID) ([]int64, error) {
+// runningOps lists what a shard's primary runs of a lost write.
+func (r *Router) runningOps(ctx context.Context, lost *lostWrite, session UUID) ([]int64, error) {
 	ctx, cancel := withTimeout(ctx)
 	defer cancel()
+	match := bson.D{{Key: "lsid.id", Value: bson.Binary{Subtype: 4, Data: session[:]}}, {Key: "active", Value: true}}
+	if !slices.Contains(lost.conns, 0) {
+		match = append(match, bson.E{Key: "connectionId", Value: bson.D{{Key: "$in", Value: lost.conns}}})
+	}
 	var ids []int64
-	err := r.drain(ctx, shard, "admin", bson.D{
+	err := r.drain(ctx, lost.shard, "admin", bson.D{
 		{Key: "aggregate", Value: int32(1)},
 		{Key: "pipeline", Value: bson.A{
 			bson.D{{Key: "$currentOp", Value: bson.D{{Key: "allUsers", Value: true}}}},
-			bson.D{{Key: "$match", Value: bson.D{
-				{Key: "lsid.id", Value: bson.Binary{Subtype: 4, Data: session[:]}}, {Key: "active", Value: true},
-			}}},
+			bson.D{{Key: "$match", Value: match}},
 			bson.D{{Key: "$project", Value: bson.D{{Key: "opid", Value: int32(1)}}}},
 		}},
 		{Key: "cursor", Value: bson.D{}},

@@ -36,6 +36,41 @@ func TestLostWriteStaysInFlight(t *testing.T) {
 	}
 }
 
+// TestLostWriteIsFoundByItsConnection: other operations of its session are left alone.
+func TestLostWriteIsFoundByItsConnection(t *testing.T) {
+	t.Parallel()
+	asked := make(chan bson.Raw, 1)
+	var killed atomic.Int32
+	r := overShard(t, func(cmd wire.Doc) bson.D {
+		switch el, _ := cmd.First(); string(el.Name) {
+		case "insert":
+			return hangUp
+		case "aggregate":
+			select {
+			case asked <- append(bson.Raw(nil), cmd...):
+				return bson.D{e("cursor", bson.D{
+					e("firstBatch", bson.A{bson.D{e("opid", int32(7))}}), e("id", int64(0)), e("ns", "admin.$cmd.aggregate"),
+				}), e("ok", 1.0)}
+			default:
+			}
+		case "killOp":
+			op, _ := cmd.Lookup("op")
+			n, _ := op.Int64()
+			killed.Store(int32(n))
+		}
+		return nil
+	})
+	_, err := do(t, r, nil, oneInsert...)
+	require.NotNil(t, err)
+	match := (<-asked).Lookup("pipeline", "1", "$match").Document()
+	require.Equal(t, bson.TypeBinary, match.Lookup("lsid.id").Type)
+	conns, lerr := match.Lookup("connectionId", "$in").Array().Values()
+	require.NoError(t, lerr)
+	require.Len(t, conns, 1)
+	require.Positive(t, conns[0].AsInt64())
+	eventually(t, "it is killed", func() bool { return killed.Load() == 7 })
+}
+
 // TestRepeatedWriteIsNotLost: the shard has answered for it.
 func TestRepeatedWriteIsNotLost(t *testing.T) {
 	t.Parallel()

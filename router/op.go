@@ -56,7 +56,7 @@ type Op struct {
 
 	stmtIDs []int32  // what the client calls its statements, if it has a list
 	stmtID  int32    // else the number of the first
-	lost    []string // shards that may still run a write of this operation
+	lost    []lostWrite
 
 	// For the log line.
 	Shards  int  // shards asked
