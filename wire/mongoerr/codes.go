@@ -9,7 +9,6 @@ const (
 	InternalError                            Code = 1
 	BadValue                                 Code = 2
 	NoSuchKey                                Code = 4
-	GraphContainsCycle                       Code = 5
 	HostUnreachable                          Code = 6
 	HostNotFound                             Code = 7
 	FailedToParse                            Code = 9
@@ -62,10 +61,7 @@ const (
 	CursorInUse                              Code = 143
 	StaleEpoch                               Code = 150
 	ZoneStillInUse                           Code = 163
-	ViewDepthLimitExceeded                   Code = 165
 	CommandNotSupportedOnView                Code = 166
-	OptionNotSupportedOnView                 Code = 167
-	InvalidPipelineOperator                  Code = 168
 	CommandOnShardedViewNotSupportedOnMongod Code = 169
 	QueryPlanKilled                          Code = 175
 	ZoneNotFound                             Code = 177
@@ -135,3 +131,259 @@ const (
 	ClientMarkedKilled                       Code = 46841
 	NotARetryableWriteCommand                Code = 50768
 )
+
+// name returns the codeName of a named code, or "".
+func (c Code) name() string {
+	switch c {
+	case InternalError:
+		return "InternalError"
+	case BadValue:
+		return "BadValue"
+	case NoSuchKey:
+		return "NoSuchKey"
+	case HostUnreachable:
+		return "HostUnreachable"
+	case HostNotFound:
+		return "HostNotFound"
+	case FailedToParse:
+		return "FailedToParse"
+	case UserNotFound:
+		return "UserNotFound"
+	case UnsupportedFormat:
+		return "UnsupportedFormat"
+	case Unauthorized:
+		return "Unauthorized"
+	case TypeMismatch:
+		return "TypeMismatch"
+	case Overflow:
+		return "Overflow"
+	case InvalidLength:
+		return "InvalidLength"
+	case ProtocolError:
+		return "ProtocolError"
+	case AuthenticationFailed:
+		return "AuthenticationFailed"
+	case IllegalOperation:
+		return "IllegalOperation"
+	case InvalidBSON:
+		return "InvalidBSON"
+	case AlreadyInitialized:
+		return "AlreadyInitialized"
+	case LockTimeout:
+		return "LockTimeout"
+	case NamespaceNotFound:
+		return "NamespaceNotFound"
+	case IndexNotFound:
+		return "IndexNotFound"
+	case ConflictingUpdateOperators:
+		return "ConflictingUpdateOperators"
+	case CursorNotFound:
+		return "CursorNotFound"
+	case LockBusy:
+		return "LockBusy"
+	case NamespaceExists:
+		return "NamespaceExists"
+	case MaxTimeMSExpired:
+		return "MaxTimeMSExpired"
+	case DollarPrefixedFieldName:
+		return "DollarPrefixedFieldName"
+	case NotSingleValueField:
+		return "NotSingleValueField"
+	case DottedFieldName:
+		return "DottedFieldName"
+	case CommandNotFound:
+		return "CommandNotFound"
+	case ShardKeyNotFound:
+		return "ShardKeyNotFound"
+	case WriteConcernFailed:
+		return "WriteConcernFailed"
+	case MultipleErrorsOccurred:
+		return "MultipleErrorsOccurred"
+	case ImmutableField:
+		return "ImmutableField"
+	case CannotCreateIndex:
+		return "CannotCreateIndex"
+	case ShardNotFound:
+		return "ShardNotFound"
+	case InvalidOptions:
+		return "InvalidOptions"
+	case InvalidNamespace:
+		return "InvalidNamespace"
+	case NoProgressMade:
+		return "NoProgressMade"
+	case IndexOptionsConflict:
+		return "IndexOptionsConflict"
+	case IndexKeySpecsConflict:
+		return "IndexKeySpecsConflict"
+	case CannotSplit:
+		return "CannotSplit"
+	case NetworkTimeout:
+		return "NetworkTimeout"
+	case ShutdownInProgress:
+		return "ShutdownInProgress"
+	case OperationFailed:
+		return "OperationFailed"
+	case WriteConflict:
+		return "WriteConflict"
+	case CommandNotSupported:
+		return "CommandNotSupported"
+	case ConflictingOperationInProgress:
+		return "ConflictingOperationInProgress"
+	case NamespaceNotSharded:
+		return "NamespaceNotSharded"
+	case DocumentValidationFailure:
+		return "DocumentValidationFailure"
+	case CommandFailed:
+		return "CommandFailed"
+	case FailedToSatisfyReadPreference:
+		return "FailedToSatisfyReadPreference"
+	case ReadConcernMajorityNotAvailableYet:
+		return "ReadConcernMajorityNotAvailableYet"
+	case CursorInUse:
+		return "CursorInUse"
+	case StaleEpoch:
+		return "StaleEpoch"
+	case ZoneStillInUse:
+		return "ZoneStillInUse"
+	case CommandNotSupportedOnView:
+		return "CommandNotSupportedOnView"
+	case CommandOnShardedViewNotSupportedOnMongod:
+		return "CommandOnShardedViewNotSupportedOnMongod"
+	case QueryPlanKilled:
+		return "QueryPlanKilled"
+	case ZoneNotFound:
+		return "ZoneNotFound"
+	case RangeOverlapConflict:
+		return "RangeOverlapConflict"
+	case PrimarySteppedDown:
+		return "PrimarySteppedDown"
+	case NoShardingEnabled:
+		return "NoShardingEnabled"
+	case NetworkInterfaceExceededTimeLimit:
+		return "NetworkInterfaceExceededTimeLimit"
+	case ClusterTimeFailsRateLimiter:
+		return "ClusterTimeFailsRateLimiter"
+	case InvalidUUID:
+		return "InvalidUUID"
+	case DatabaseDropPending:
+		return "DatabaseDropPending"
+	case IncompleteTransactionHistory:
+		return "IncompleteTransactionHistory"
+	case IllegalOpMsgFlag:
+		return "IllegalOpMsgFlag"
+	case TransactionTooOld:
+		return "TransactionTooOld"
+	case TooManyDocumentSequences:
+		return "TooManyDocumentSequences"
+	case RetryChangeStream:
+		return "RetryChangeStream"
+	case CursorKilled:
+		return "CursorKilled"
+	case NotImplemented:
+		return "NotImplemented"
+	case SnapshotTooOld:
+		return "SnapshotTooOld"
+	case SnapshotUnavailable:
+		return "SnapshotUnavailable"
+	case StaleDbVersion:
+		return "StaleDbVersion"
+	case StaleChunkHistory:
+		return "StaleChunkHistory"
+	case NoSuchTransaction:
+		return "NoSuchTransaction"
+	case TransactionCommitted:
+		return "TransactionCommitted"
+	case InvalidResumeToken:
+		return "InvalidResumeToken"
+	case TooManyLogicalSessions:
+		return "TooManyLogicalSessions"
+	case ExceededTimeLimit:
+		return "ExceededTimeLimit"
+	case OperationNotSupportedInTransaction:
+		return "OperationNotSupportedInTransaction"
+	case PreparedTransactionInProgress:
+		return "PreparedTransactionInProgress"
+	case MigrationConflict:
+		return "MigrationConflict"
+	case ClientDisconnect:
+		return "ClientDisconnect"
+	case ChangeStreamFatalError:
+		return "ChangeStreamFatalError"
+	case WouldChangeOwningShard:
+		return "WouldChangeOwningShard"
+	case ChangeStreamHistoryLost:
+		return "ChangeStreamHistoryLost"
+	case ChecksumMismatch:
+		return "ChecksumMismatch"
+	case TransactionExceededLifetimeLimitSeconds:
+		return "TransactionExceededLifetimeLimitSeconds"
+	case ShardInvalidatedForTargeting:
+		return "ShardInvalidatedForTargeting"
+	case ConnectionPoolExpired:
+		return "ConnectionPoolExpired"
+	case MovePrimaryInProgress:
+		return "MovePrimaryInProgress"
+	case APIVersionError:
+		return "APIVersionError"
+	case APIStrictError:
+		return "APIStrictError"
+	case ReshardCollectionInProgress:
+		return "ReshardCollectionInProgress"
+	case NoSuchReshardCollection:
+		return "NoSuchReshardCollection"
+	case ReshardCollectionCommitted:
+		return "ReshardCollectionCommitted"
+	case ReshardCollectionAborted:
+		return "ReshardCollectionAborted"
+	case ReshardingCriticalSectionTimeout:
+		return "ReshardingCriticalSectionTimeout"
+	case ShardCannotRefreshDueToLocksHeld:
+		return "ShardCannotRefreshDueToLocksHeld"
+	case APIMismatchError:
+		return "APIMismatchError"
+	case UnsupportedOpQueryCommand:
+		return "UnsupportedOpQueryCommand"
+	case LoadBalancerSupportMismatch:
+		return "LoadBalancerSupportMismatch"
+	case CollectionUUIDMismatch:
+		return "CollectionUUIDMismatch"
+	case CannotDropShardKeyIndex:
+		return "CannotDropShardKeyIndex"
+	case UserWritesBlocked:
+		return "UserWritesBlocked"
+	case RequestAlreadyFulfilled:
+		return "RequestAlreadyFulfilled"
+	case CollectionIsEmptyLocally:
+		return "CollectionIsEmptyLocally"
+	case SocketException:
+		return "SocketException"
+	case NotWritablePrimary:
+		return "NotWritablePrimary"
+	case BSONObjectTooLarge:
+		return "BSONObjectTooLarge"
+	case DuplicateKey:
+		return "DuplicateKey"
+	case InterruptedAtShutdown:
+		return "InterruptedAtShutdown"
+	case Interrupted:
+		return "Interrupted"
+	case InterruptedDueToReplStateChange:
+		return "InterruptedDueToReplStateChange"
+	case DatabaseDifferCase:
+		return "DatabaseDifferCase"
+	case StaleConfig:
+		return "StaleConfig"
+	case NotPrimaryNoSecondaryOk:
+		return "NotPrimaryNoSecondaryOk"
+	case NotPrimaryOrSecondary:
+		return "NotPrimaryOrSecondary"
+	case KeyTooLong:
+		return "OBSOLETE_KeyTooLong"
+	case ClientMarkedKilled:
+		return "ClientMarkedKilled"
+	case NotARetryableWriteCommand:
+		return "NotARetryableWriteCommand"
+	default:
+		return c.shardName()
+	}
+}

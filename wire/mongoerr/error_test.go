@@ -33,7 +33,7 @@ func TestCodeNames(t *testing.T) {
 func TestNamesAreUnique(t *testing.T) {
 	t.Parallel()
 	seen := map[string]Code{}
-	word := regexp.MustCompile(`^[A-Z][A-Za-z]+$`)
+	word := regexp.MustCompile(`^[A-Z][A-Za-z_]+$`)
 	n := 0
 	for c := range Code(60_000) {
 		name := c.name()
