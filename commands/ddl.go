@@ -64,6 +64,9 @@ func create(ctx context.Context, req *request) error {
 	if err != nil {
 		return err
 	}
+	if _, ok := req.Lookup("viewOn"); ok {
+		return mongoerr.New(mongoerr.NotImplemented, "shardgate does not do views yet")
+	}
 	if e, ok := req.Lookup("temp"); ok {
 		if v, _ := e.Bool(); v {
 			return mongoerr.New(mongoerr.InvalidOptions, "'temp' is not allowed through a router")
@@ -74,13 +77,7 @@ func create(ctx context.Context, req *request) error {
 	}
 	ctx, cancel := req.Context(ctx)
 	defer cancel()
-	options := req.options("autoIndexId")
-	if _, ok := req.Lookup("viewOn"); ok {
-		err = req.h.router.CreateView(ctx, ns, options)
-	} else {
-		err = req.h.router.Create(ctx, ns, options, false)
-	}
-	if err != nil {
+	if err := req.h.router.Create(ctx, ns, req.options("autoIndexId"), false); err != nil {
 		return err
 	}
 	req.Reply.OK()
@@ -164,6 +161,9 @@ func createIndexes(ctx context.Context, req *request) error {
 		x := without(d, "enableLargeIndexKeys")
 		indexes, clean = append(indexes, x), append(clean, x)
 	}
+	if len(indexes) == 0 {
+		return mongoerr.New(mongoerr.BadValue, "Must specify at least one index to create")
+	}
 	cmd := bson.D{{Key: "createIndexes", Value: req.Cmd.First.RawValue()}, {Key: "indexes", Value: clean}}
 	cmd = append(cmd, req.options("indexes", "blocking")...)
 	cmd = req.withWriteConcern(cmd)
@@ -204,11 +204,11 @@ func (req *request) withWriteConcern(cmd bson.D) bson.D {
 func (req *request) rawReplies(replies []router.ShardReplies) error {
 	at, raw := bsoncore.AppendDocumentStart(nil)
 	var failed error
-	var unconfirmed []byte
+	var unconfirmed, details []byte
 	for _, s := range replies {
 		doc := s.Body
 		if s.Err != nil && failed == nil {
-			failed = s.Err
+			failed, details = s.Err, errorDetails(doc)
 		}
 		if doc == nil {
 			e := router.ClientError(req.Op, s.Err)
@@ -226,12 +226,27 @@ func (req *request) rawReplies(replies []router.ShardReplies) error {
 	}
 	if failed != nil {
 		e := router.ClientError(req.Op, failed)
-		e.Extra = append(e.Extra, elem...)
+		e.Extra = append(append(e.Extra, details...), elem...)
 		return e
 	}
 	req.Reply.Elems = append(req.Reply.Elems, elem...)
 	req.Reply.OK()
 	return nil
+}
+
+// errorDetails returns the elements of an ok:0 reply that only this kind of error has, like keyValue.
+func errorDetails(doc wire.Doc) []byte {
+	var out []byte
+	it := wire.Doc(stripped(doc)).Iter()
+	var f wire.Elem
+	for it.Next(&f) {
+		switch string(f.Name) {
+		case "ok", "errmsg", "code", "codeName", "errorLabels", "writeConcernError":
+		default:
+			out = append(out, f.Raw...)
+		}
+	}
+	return out
 }
 
 // atShard is a shard's write concern error with its name added.

@@ -54,7 +54,7 @@ func (req *request) maxTime() error {
 	n, ok := e.Int64()
 	switch {
 	case !ok:
-		return mongoerr.New(mongoerr.TypeMismatch, "maxTimeMS must be a number")
+		return mongoerr.New(mongoerr.BadValue, "maxTimeMS must be a number")
 	case n < 0 || n > 1<<31-1:
 		return mongoerr.Newf(mongoerr.BadValue, "%d value for maxTimeMS is out of range [0, 2147483647]", n)
 	case n > 0:

@@ -41,7 +41,7 @@ func TestEnvelope(t *testing.T) {
 		{"bad database", "a.b", find, nil, 73},
 		{"no database", "", find, nil, 73},
 		{"bad collection", "d", []bson.E{e("find", "a..")}, nil, 73},
-		{"no collection", "d", []bson.E{e("find", int32(1))}, nil, 73},
+		{"no collection", "d", []bson.E{e("find", int32(1))}, nil, 2},
 
 		{"lsid", "d", ping, []bson.E{lsid}, 0},
 		{"lsid is no object", "d", ping, []bson.E{e("lsid", int32(1))}, 14},
@@ -94,7 +94,7 @@ func TestEnvelope(t *testing.T) {
 		{"maxTimeMS null", "d", find, []bson.E{e("maxTimeMS", nil)}, 0},
 		{"maxTimeMS negative", "d", find, []bson.E{e("maxTimeMS", int64(-1))}, 2},
 		{"maxTimeMS too large", "d", find, []bson.E{e("maxTimeMS", int64(1<<31))}, 2},
-		{"maxTimeMS is no number", "d", find, []bson.E{e("maxTimeMS", "1s")}, 14},
+		{"maxTimeMS is no number", "d", find, []bson.E{e("maxTimeMS", "1s")}, 2},
 
 		{"read preference", "d", find, []bson.E{e("$readPreference", bson.D{e("mode", "secondary")})}, 0},
 		{"read preference of no such mode", "d", find, []bson.E{e("$readPreference", bson.D{e("mode", "tertiary")})}, 9},

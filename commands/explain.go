@@ -3,6 +3,7 @@ package commands
 import (
 	"context"
 
+	"github.com/shardgate/shardgate/router"
 	"github.com/shardgate/shardgate/wire"
 	"github.com/shardgate/shardgate/wire/mongoerr"
 )
@@ -13,16 +14,25 @@ func explain(ctx context.Context, req *request) error {
 		return mongoerr.New(mongoerr.TypeMismatch, "explain command requires a nested object")
 	}
 	if v, ok := req.Lookup("verbosity"); ok {
-		switch s, _ := v.Str(); s {
+		s, isText := v.Str()
+		if !isText && !v.IsNull() {
+			return mongoerr.Newf(mongoerr.TypeMismatch, "BSON field 'explain.verbosity' is the wrong type '%s', expected type 'string'", router.TypeName(v.Type))
+		}
+		switch s {
 		case "queryPlanner", "executionStats", "allPlansExecution":
 		default:
-			return mongoerr.New(mongoerr.FailedToParse, "verbosity string must be one of {'queryPlanner', 'executionStats', 'allPlansExecution'}")
+			if isText {
+				return mongoerr.Newf(mongoerr.BadValue, "Enumeration value '%s' for field 'explain.verbosity' is not a valid value.", s)
+			}
 		}
 	}
 	if db, ok := inner.Lookup("$db"); ok {
 		if s, _ := db.Str(); s != string(req.Cmd.DB) {
 			return mongoerr.Newf(mongoerr.InvalidNamespace, "Mismatched $db in explain command. Expected %s but got %s", req.Cmd.DB, s)
 		}
+	}
+	if _, ok := inner.First(); !ok {
+		return mongoerr.New(mongoerr.CommandNotFound, "Explain failed due to unknown command: ")
 	}
 	var cmd wire.Command
 	if err := cmd.Parse(withDB(inner, string(req.Cmd.DB))); err != nil {

@@ -95,11 +95,7 @@ func collMod(ctx context.Context, req *request) error {
 	}
 	for _, name := range []string{"viewOn", "pipeline"} {
 		if _, ok := req.Lookup(name); ok {
-			if err := req.h.router.ModifyView(ctx, ns, req.options()); err != nil {
-				return err
-			}
-			req.Reply.OK()
-			return nil
+			return mongoerr.New(mongoerr.NotImplemented, "shardgate does not do views yet")
 		}
 	}
 	index := wire.Elem{}

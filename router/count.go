@@ -11,9 +11,6 @@ import (
 // Count runs count: each owner counts, the router adds (MONGOS.md §1.5).
 func (r *Router) Count(ctx context.Context, op *Op) error {
 	s, err := r.admit(ctx, op)
-	if isOnView(err) {
-		return r.countView(ctx, op, s.entry)
-	}
 	if err != nil {
 		return err
 	}
@@ -31,12 +28,9 @@ func (r *Router) Count(ctx context.Context, op *Op) error {
 	if err := r.route(&s, op, filter); err != nil {
 		return err
 	}
-	skip, limit := int64Arg(op, "skip"), int64Arg(op, "limit")
-	if skip < 0 {
-		return mongoerr.Newf(51024, "BSON field 'skip' value must be >= 0, actual value '%d'", skip)
-	}
-	if limit < 0 {
-		limit = -limit
+	skip, limit, err := countLimits(op)
+	if err != nil {
+		return err
 	}
 	p := &patch{skip: []string{"skip", "limit"}}
 	if limit > 0 {
@@ -68,19 +62,31 @@ func (r *Router) Count(ctx context.Context, op *Op) error {
 	return nil
 }
 
+// countLimits reads skip and limit as mongod does; it takes a negative limit for a positive one.
+func countLimits(op *Op) (skip, limit int64, err error) {
+	if e, ok := op.Lookup("skip"); ok && !e.IsNull() {
+		if skip, ok = e.Int64(); !ok {
+			return 0, 0, mongoerr.Newf(mongoerr.TypeMismatch, "BSON field 'count.skip' is the wrong type '%s', expected types '[long, int, decimal, double']", TypeName(e.Type))
+		}
+	}
+	if skip < 0 {
+		return 0, 0, mongoerr.Newf(51024, "BSON field 'skip' value must be >= 0, actual value '%d'", skip)
+	}
+	if e, ok := op.Lookup("limit"); ok {
+		if limit, ok = e.Int64(); !ok {
+			return 0, 0, mongoerr.New(mongoerr.BadValue, "limit value is not a valid number")
+		}
+	}
+	if limit < 0 {
+		limit = -limit
+	}
+	return skip, limit, nil
+}
+
 // appendCount appends a count as mongos does: an int32 where it fits.
 func appendCount(b []byte, name string, n int64) []byte {
 	if n == int64(int32(n)) {
 		return bsoncore.AppendInt32Element(b, name, int32(n))
 	}
 	return bsoncore.AppendInt64Element(b, name, n)
-}
-
-func int64Arg(op *Op, name string) int64 {
-	e, ok := op.Lookup(name)
-	if !ok {
-		return 0
-	}
-	n, _ := e.Int64()
-	return n
 }

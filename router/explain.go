@@ -17,9 +17,6 @@ func (r *Router) Explain(ctx context.Context, op *Op, inner *wire.Command) error
 	in := *op
 	in.Cmd, in.Msg = inner, nil
 	s, err := r.admit(ctx, &in)
-	if isOnView(err) {
-		return notYet("explain on views")
-	}
 	if err != nil {
 		return err
 	}
@@ -46,6 +43,9 @@ func (r *Router) Explain(ctx context.Context, op *Op, inner *wire.Command) error
 		if len(s.shards) > 1 {
 			sp = splitPipeline(pl.stages)
 			p = sp.patch()
+			if err := r.checkMerger(ctx, &in, &sp); err != nil {
+				return err
+			}
 		}
 	}
 	elems := explainCommand(op, inner, p)
@@ -64,6 +64,15 @@ func (r *Router) Explain(ctx context.Context, op *Op, inner *wire.Command) error
 	op.Reply.Doc("command", inner.Body)
 	op.Reply.OK()
 	return nil
+}
+
+// checkMerger refuses a merging half that cannot run, which no shard gets to see.
+func (r *Router) checkMerger(ctx context.Context, in *Op, sp *split) error {
+	if len(sp.merger) == 0 {
+		return nil
+	}
+	_, err := r.VirtualDocs(ctx, in, nil, sp.merger, nil)
+	return err
 }
 
 // routeExplained finds the shards that the explained command goes to.

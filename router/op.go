@@ -54,9 +54,8 @@ type Op struct {
 	Drop     wire.Generic // arguments not for shards, beside those always replaced
 	Write    bool         // the command writes: collectionUUID is sent, API arguments are not
 
-	view    string  // namespace of the view for which an aggregate stands
-	stmtIDs []int32 // what the client calls its statements, if it has a list
-	stmtID  int32   // else the number of the first
+	stmtIDs []int32  // what the client calls its statements, if it has a list
+	stmtID  int32    // else the number of the first
 	lost    []lostWrite
 
 	// For the log line.
@@ -65,11 +64,11 @@ type Op struct {
 }
 
 // NS returns "db.coll" of a command whose argument is a collection name, built in
-// buf. Bad names are 73 InvalidNamespace.
+// buf. Bad names are 73 InvalidNamespace, what is no string at all mostly 2 BadValue.
 func (op *Op) NS(buf []byte) ([]byte, error) {
 	coll, ok := op.Cmd.First.StrBytes()
 	if !ok {
-		return nil, mongoerr.Newf(mongoerr.InvalidNamespace, "collection name has invalid type %s", op.Cmd.First.Type)
+		return nil, mongoerr.Newf(notAName(op.Cmd.First.Name), "collection name has invalid type %s", TypeName(op.Cmd.First.Type))
 	}
 	if err := checkNames(op.Cmd.DB, coll); err != nil {
 		return nil, err
@@ -77,6 +76,15 @@ func (op *Op) NS(buf []byte) ([]byte, error) {
 	buf = append(buf[:0], op.Cmd.DB...)
 	buf = append(buf, '.')
 	return append(buf, coll...), nil
+}
+
+// notAName is the code for a collection's name that is no string.
+func notAName(command []byte) mongoerr.Code {
+	switch string(command) {
+	case "count", "distinct", "collStats", "collstats", "validate":
+		return mongoerr.InvalidNamespace
+	}
+	return mongoerr.BadValue
 }
 
 // maxNS is the greatest length of a namespace in bytes, maxDB that of a database
@@ -92,10 +100,7 @@ func checkNames(db, coll []byte) error {
 	}
 	bad := len(coll) == 0 || coll[0] == '.' || coll[len(coll)-1] == '.' || len(db)+1+len(coll) > maxNS
 	for _, b := range coll {
-		bad = bad || b == 0
-	}
-	if !bad && coll[0] == '$' && string(coll) != "$cmd.aggregate" {
-		bad = true
+		bad = bad || b == 0 || b == '$' && string(coll) != "$cmd.aggregate"
 	}
 	if bad || !utf8.Valid(coll) {
 		return mongoerr.Newf(mongoerr.InvalidNamespace, "Invalid namespace specified '%s.%s'", db, coll)
