@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -24,24 +25,6 @@ type difference struct {
 	// Rewrite makes a mongod's reply of a router's, for what differs always.
 	rewrite func(c *call, reply bson.D) bson.D
 }
-
-// differences are those that MongoDB's own mongos has, too.
-var differences = []difference{
-	{
-		name: "count: shards", why: "a router tells how many documents each shard counted",
-		page: "MONGOS.md §1.5 count", shape: "unsharded", example: `{"count": "c"}`,
-		rewrite: func(c *call, reply bson.D) bson.D {
-			if c.name != "count" {
-				return reply
-			}
-
-			return without(reply, "shards")
-		},
-	},
-}
-
-// pending are faults of shardgate that are known and not mended yet.
-var pending = []difference{}
 
 // rewrite makes a mongod's reply of a router's.
 func (c *call) rewrite(reply bson.D) bson.D {
@@ -96,12 +79,17 @@ func TestDifferencesStillDiffer(t *testing.T) {
 
 // tally counts calls.
 type tally struct {
+	mu sync.Mutex // guards all of it
+
 	calls, succeeded int
 	notYet, expected map[string]int
 }
 
 // add counts a call.
 func (y *tally) add(c *call) {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+
 	y.calls++
 
 	if y.notYet == nil {
@@ -120,6 +108,9 @@ func (y *tally) add(c *call) {
 
 // String is the summary that a run prints.
 func (y *tally) String() string {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+
 	var b strings.Builder
 
 	fmt.Fprintf(&b, "%d calls, of which %d succeeded on both sides\n", y.calls, y.succeeded)

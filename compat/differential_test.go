@@ -14,7 +14,7 @@ package compat
 // on where the line before it ended; any other line begins with the dataset as it was. "#" begins a comment. "~" before a command:
 // which of several equal values (1, 1.0, NumberLong(1)) is given is nobody's promise, so only what compares equal is compared.
 //
-//	go test ./compat -run 'TestDifferentialCases/update/ranged'
+//	go test ./compat -run 'TestDifferentialCases/ranged/update'
 //
 // # Differences that are meant to be
 //
@@ -72,18 +72,21 @@ func caseLines(t *testing.T, path string) []line {
 // TestDifferentialCases runs the readable cases on all shapes.
 func TestDifferentialCases(t *testing.T) {
 	p := newPair(t)
+	t.Cleanup(func() { t.Log(p.tally.String()) })
 
 	files, err := filepath.Glob("testdata/differential/*.txt")
 	require.NoError(t, err)
 	require.NotEmpty(t, files)
 
-	for _, path := range files {
-		lines := caseLines(t, path)
+	for _, s := range shapes {
+		t.Run(s.name, func(t *testing.T) {
+			t.Parallel()
 
-		t.Run(strings.TrimSuffix(filepath.Base(path), ".txt"), func(t *testing.T) {
-			for _, s := range shapes {
-				t.Run(s.name, func(t *testing.T) {
-					for _, l := range lines {
+			p := p.again(t)
+
+			for _, path := range files {
+				t.Run(strings.TrimSuffix(filepath.Base(path), ".txt"), func(t *testing.T) {
+					for _, l := range caseLines(t, path) {
 						if !l.goes {
 							p.refill(t, s)
 						}
@@ -97,6 +100,4 @@ func TestDifferentialCases(t *testing.T) {
 			}
 		})
 	}
-
-	t.Log(p.tally.String())
 }
