@@ -8,6 +8,7 @@ import (
 
 	"github.com/shardgate/shardgate/catalog"
 	"github.com/shardgate/shardgate/catalog/configdb"
+	"github.com/shardgate/shardgate/router"
 	"github.com/shardgate/shardgate/wire"
 	"github.com/shardgate/shardgate/wire/mongoerr"
 )
@@ -63,12 +64,6 @@ func configCollection(req *request) (string, error) {
 	return coll, nil
 }
 
-// stage makes {name: value} of a command's option.
-func stage(name string, e wire.Elem) wire.Doc {
-	v := bsoncore.AppendHeader(nil, bsoncore.Type(e.Type), name)
-	return wire.Doc(bsoncore.BuildDocument(nil, append(v, e.Value...)))
-}
-
 // findStages says a find as a pipeline.
 func findStages(req *request) []wire.Doc {
 	var stages []wire.Doc
@@ -90,7 +85,7 @@ func findStages(req *request) []wire.Doc {
 				continue
 			}
 		}
-		stages = append(stages, stage(o.stage, e))
+		stages = append(stages, router.StageOf(o.stage, e))
 	}
 	return stages
 }

@@ -64,9 +64,6 @@ func create(ctx context.Context, req *request) error {
 	if err != nil {
 		return err
 	}
-	if _, ok := req.Lookup("viewOn"); ok {
-		return mongoerr.New(mongoerr.NotImplemented, "shardgate does not do views yet")
-	}
 	if e, ok := req.Lookup("temp"); ok {
 		if v, _ := e.Bool(); v {
 			return mongoerr.New(mongoerr.InvalidOptions, "'temp' is not allowed through a router")
@@ -77,7 +74,13 @@ func create(ctx context.Context, req *request) error {
 	}
 	ctx, cancel := req.Context(ctx)
 	defer cancel()
-	if err := req.h.router.Create(ctx, ns, req.options("autoIndexId"), false); err != nil {
+	options := req.options("autoIndexId")
+	if _, ok := req.Lookup("viewOn"); ok {
+		err = req.h.router.CreateView(ctx, ns, options)
+	} else {
+		err = req.h.router.Create(ctx, ns, options, false)
+	}
+	if err != nil {
 		return err
 	}
 	req.Reply.OK()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/shardgate/shardgate/catalog"
 	"github.com/shardgate/shardgate/catalog/configdb"
+	"github.com/shardgate/shardgate/router"
 	"github.com/shardgate/shardgate/wire"
 	"github.com/shardgate/shardgate/wire/mongoerr"
 )
@@ -66,7 +67,7 @@ func listCollections(ctx context.Context, req *request) error {
 		if d, isDoc := e.Doc(); !isDoc {
 			return mongoerr.New(mongoerr.TypeMismatch, "BSON field 'listCollections.filter' must be an object")
 		} else if len(d) > 5 {
-			stages = append(stages, stage("$match", e))
+			stages = append(stages, router.StageOf("$match", e))
 		}
 	}
 	if nameOnly {
@@ -116,7 +117,7 @@ func listDatabases(ctx context.Context, req *request) error {
 	docs, total := databaseDocs(names, sizes, nameOnly)
 	if e, ok := req.Lookup("filter"); ok && len(e.Value) > 5 {
 		var err error
-		if docs, err = req.h.router.VirtualDocs(ctx, req.Op, docs, []wire.Doc{stage("$match", e)}, nil); err != nil {
+		if docs, err = req.h.router.VirtualDocs(ctx, req.Op, docs, []wire.Doc{router.StageOf("$match", e)}, nil); err != nil {
 			return err
 		}
 	}

@@ -95,7 +95,11 @@ func collMod(ctx context.Context, req *request) error {
 	}
 	for _, name := range []string{"viewOn", "pipeline"} {
 		if _, ok := req.Lookup(name); ok {
-			return mongoerr.New(mongoerr.NotImplemented, "shardgate does not do views yet")
+			if err := req.h.router.ModifyView(ctx, ns, req.options()); err != nil {
+				return err
+			}
+			req.Reply.OK()
+			return nil
 		}
 	}
 	index := wire.Elem{}

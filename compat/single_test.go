@@ -340,3 +340,98 @@ func TestWritesOfOneDocumentWhileARouterIsPaused(t *testing.T) {
 		require.Equal(t, int64(1), count(t, coll, bson.D{{"by", number}, {"n", 1}}))
 	}
 }
+
+// TestShardKeyChangesWithinAShard: a document's key may change as long as it stays on its
+// shard; what would move it is refused whole.
+func TestShardKeyChangesWithinAShard(t *testing.T) {
+	db := newDB(t)
+	shardCollection(t, 0, db+".c", bson.D{{"k", "hashed"}})
+	keys := keysOn(t, db+".c", 12)["shard_1"]
+	away := keysOn(t, db+".c", 1)["shard_2"][0]
+	coll := router(t, 0).Database(db).Collection("c")
+
+	_, err := coll.InsertMany(t.Context(), []any{bson.D{{"_id", 1}, {"k", keys[0]}, {"n", 0}}, bson.D{{"_id", 2}, {"k", away}, {"n", 0}}})
+	require.NoError(t, err)
+
+	has := func(id int, k any, n int) {
+		t.Helper()
+		require.Equal(t, int64(1), count(t, router(t, 1).Database(db).Collection("c"), bson.D{{"_id", id}, {"k", k}, {"n", n}}))
+	}
+	set := func(k any) bson.D { return bson.D{{"$set", bson.D{{"k", k}}}, {"$inc", bson.D{{"n", 1}}}} }
+
+	// By key, by another field, by replacement, by pipeline, by findAndModify.
+	res, err := coll.UpdateOne(t.Context(), bson.D{{"k", keys[0]}}, set(keys[1]))
+	require.NoError(t, err)
+	require.Equal(t, int64(1), res.ModifiedCount)
+	has(1, keys[1], 1)
+
+	_, err = coll.UpdateOne(t.Context(), bson.D{{"_id", 1}}, set(keys[2]))
+	require.NoError(t, err)
+	has(1, keys[2], 2)
+
+	_, err = coll.ReplaceOne(t.Context(), bson.D{{"_id", 1}}, bson.D{{"k", keys[3]}, {"n", 3}})
+	require.NoError(t, err)
+	has(1, keys[3], 3)
+
+	_, err = coll.UpdateOne(t.Context(), bson.D{{"_id", 1}}, mongo.Pipeline{{{"$set", bson.D{{"k", keys[4]}, {"n", bson.D{{"$add", bson.A{"$n", 1}}}}}}}})
+	require.NoError(t, err)
+	has(1, keys[4], 4)
+
+	var doc bson.Raw
+
+	require.NoError(t, coll.FindOneAndUpdate(t.Context(), bson.D{{"_id", 1}}, set(keys[5]), options.FindOneAndUpdate().SetReturnDocument(options.After)).Decode(&doc))
+	require.Equal(t, keys[5], doc.Lookup("k").Int32())
+	has(1, keys[5], 5)
+
+	// To another shard, by each of them: not yet, and nothing has happened.
+	_, err = coll.UpdateOne(t.Context(), bson.D{{"k", keys[5]}}, set(away))
+	require.Equal(t, 238, code(err), "%v", err)
+	_, err = coll.ReplaceOne(t.Context(), bson.D{{"_id", 1}}, bson.D{{"k", away}})
+	require.Equal(t, 238, code(err), "%v", err)
+	require.Equal(t, 238, code(coll.FindOneAndUpdate(t.Context(), bson.D{{"_id", 1}}, set(away)).Err()))
+	_, err = coll.UpdateOne(t.Context(), bson.D{{"_id", 1}}, bson.D{{"$set", bson.D{{"k", bson.A{1}}}}})
+	require.Equal(t, 16766, code(err), "%v", err)
+	_, err = coll.UpdateMany(t.Context(), bson.D{{"_id", 1}}, set(keys[6]))
+	require.Equal(t, 72, code(err), "%v", err)
+	has(1, keys[5], 5)
+
+	// Repeated at another router: once. Also what found nothing.
+	conns := []*rawConn{dialRaw(t, 0), dialRaw(t, 1), dialRaw(t, 2)}
+	lsid := session()
+
+	for _, c := range conns {
+		reply := ok(t, c.run(bson.D{
+			{"update", "c"},
+			{"updates", bson.A{
+				bson.D{{"q", bson.D{{"_id", 1}}}, {"u", set(keys[6])}},
+				bson.D{{"q", bson.D{{"k", keys[5]}}}, {"u", set(keys[7])}},
+				bson.D{{"q", bson.D{{"k", keys[6]}}}, {"u", set(keys[8])}},
+			}},
+			{"lsid", lsid},
+			{"txnNumber", int64(1)},
+			{"$db", db},
+		}))
+		require.Equal(t, int32(2), reply.Lookup("n").Int32(), "%s", reply)
+		require.Equal(t, int32(2), reply.Lookup("nModified").Int32(), "%s", reply)
+		has(1, keys[8], 7)
+	}
+
+	for _, c := range conns {
+		reply := ok(t, c.run(bson.D{
+			{"findAndModify", "c"},
+			{"query", bson.D{{"k", keys[8]}}},
+			{"update", set(keys[9])},
+			{"lsid", lsid},
+			{"txnNumber", int64(2)},
+			{"$db", db},
+		}))
+		require.Equal(t, keys[8], reply.Lookup("value", "k").Int32(), "as it was: %s", reply)
+		has(1, keys[9], 8)
+	}
+
+	// An upsert goes where its document belongs; a unique index is heard of.
+	up, err := coll.UpdateOne(t.Context(), bson.D{{"k", keys[10]}, {"name", "u"}}, bson.D{{"$set", bson.D{{"k", away}, {"n", 1}}}}, options.UpdateOne().SetUpsert(true))
+	require.NoError(t, err)
+	require.Equal(t, int64(1), up.UpsertedCount)
+	require.Equal(t, int64(1), count(t, coll, bson.D{{"k", away}, {"name", "u"}}))
+}

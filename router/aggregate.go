@@ -136,14 +136,23 @@ func (r *Router) Aggregate(ctx context.Context, op *Op) error {
 	if p.first == "$documents" {
 		return mongoerr.New(mongoerr.InvalidNamespace, "'$documents' can only be run with {aggregate: 1}")
 	}
+	if op.view != "" && isSet(op.Cmd.Body, "explain") {
+		return notYet("explain on views")
+	}
 	for _, internal := range []string{"fromMongos", "needsMerge"} {
 		if isSet(op.Cmd.Body, internal) {
 			return mongoerr.Newf(51089, "the aggregate command's field '%s' is for internal use", internal)
 		}
 	}
 	s, err := r.admit(ctx, op)
+	if isOnView(err) {
+		return r.aggregateView(ctx, op, s.entry, p)
+	}
 	if err != nil {
 		return err
+	}
+	if op.view != "" {
+		s.ns = op.view
 	}
 	if s.entry == nil {
 		if p.first == "$changeStream" {
@@ -175,6 +184,9 @@ func (r *Router) Aggregate(ctx context.Context, op *Op) error {
 	}
 	if err := r.allOn(p.foreign, s.shards[0]); err != nil {
 		return err
+	}
+	if op.view != "" {
+		return r.aggregateStream(ctx, op, &s, &split{shard: p.stages, limit: -1})
 	}
 	return r.passCursor(ctx, op, &s, &patch{})
 }

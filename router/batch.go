@@ -49,7 +49,7 @@ func (r *Router) writeBatches(ctx context.Context, op *Op, b *batch) error {
 			}
 		}
 		var err error
-		if stmts[from].single {
+		if stmts[from].way != wayDirect {
 			err = r.writeOne(ctx, op, b, from, &res)
 		} else {
 			err = r.writeRound(ctx, op, b, round, &res)
@@ -86,7 +86,7 @@ func nextRound(stmts []statement, from int, ordered bool) (round []child, to int
 	byShard := map[string]int{}
 	for to = from; to < len(stmts); to++ {
 		st := &stmts[to]
-		if st.single {
+		if st.way != wayDirect {
 			return round, max(to, from+1)
 		}
 		if ordered && to > from {

@@ -11,6 +11,9 @@ import (
 // Count runs count: each owner counts, the router adds (MONGOS.md §1.5).
 func (r *Router) Count(ctx context.Context, op *Op) error {
 	s, err := r.admit(ctx, op)
+	if isOnView(err) {
+		return r.countView(ctx, op, s.entry)
+	}
 	if err != nil {
 		return err
 	}

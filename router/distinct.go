@@ -15,6 +15,9 @@ import (
 // ordered by a real mongod, under the same collation (MONGOS.md §1.5).
 func (r *Router) Distinct(ctx context.Context, op *Op) error {
 	s, err := r.admit(ctx, op)
+	if isOnView(err) {
+		return r.distinctView(ctx, op, s.entry)
+	}
 	if err != nil {
 		return err
 	}

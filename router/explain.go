@@ -17,6 +17,9 @@ func (r *Router) Explain(ctx context.Context, op *Op, inner *wire.Command) error
 	in := *op
 	in.Cmd, in.Msg = inner, nil
 	s, err := r.admit(ctx, &in)
+	if isOnView(err) {
+		return notYet("explain on views")
+	}
 	if err != nil {
 		return err
 	}

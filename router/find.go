@@ -15,6 +15,9 @@ import (
 // Find runs find.
 func (r *Router) Find(ctx context.Context, op *Op) error {
 	s, err := r.admit(ctx, op)
+	if isOnView(err) {
+		return r.findView(ctx, op, s.entry)
+	}
 	if err != nil {
 		return err
 	}

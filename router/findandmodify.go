@@ -31,12 +31,12 @@ func (r *Router) FindAndModify(ctx context.Context, op *Op) error {
 		}
 	}
 	defer func() { r.finish(ctx, op, s.entry) }()
-	var single bool
-	if s.shards, single, err = targetFindAndModify(op, s.entry, upsert); err != nil {
+	var how way
+	if s.shards, how, err = targetFindAndModify(op, s.entry, upsert); err != nil {
 		return err
 	}
-	if single {
-		return r.modifySingle(ctx, op, &s, upsert)
+	if how != wayDirect {
+		return r.modifySingle(ctx, op, &s, upsert, how)
 	}
 	p := &patch{}
 	if err := r.join(op, s.shards, p); err != nil {
@@ -57,29 +57,29 @@ func noneModified(op *Op) {
 	op.Reply.OK()
 }
 
-func targetFindAndModify(op *Op, e *Entry, upsert bool) (shards []string, single bool, err error) {
+func targetFindAndModify(op *Op, e *Entry, upsert bool) (shards []string, how way, err error) {
 	if !e.Sharded() {
-		return e.Table.Shards(), false, nil
+		return e.Table.Shards(), wayDirect, nil
 	}
 	q, err := filterOf(op, "query")
 	if err != nil {
-		return nil, false, err
+		return nil, wayDirect, err
 	}
 	collated := Collated(op, e)
 	if mods, ok := op.Lookup("update"); ok {
 		u := target.Update{Filter: q, Collated: collated, Mods: mods.RawValue(), Upsert: upsert}
-		shards, single, err = e.targetMods(u, false)
+		shards, how, err = e.targetMods(u, false)
 	} else {
-		shards, single, err = e.targetWrite(q, collated, false, false)
+		shards, how, err = e.targetWrite(q, collated, false, false)
 	}
-	if err == nil && single && op.Txn.InTxn {
+	if err == nil && how != wayDirect && op.Txn.InTxn {
 		err = errSingleInTxn
 	}
-	return shards, single, err
+	return shards, how, err
 }
 
 // modifySingle runs a findAndModify that must first look for its document.
-func (r *Router) modifySingle(ctx context.Context, op *Op, s *scope, upsert bool) error {
+func (r *Router) modifySingle(ctx context.Context, op *Op, s *scope, upsert bool, how way) error {
 	q, err := filterOf(op, "query")
 	if err != nil {
 		return err
@@ -103,6 +103,22 @@ func (r *Router) modifySingle(ctx context.Context, op *Op, s *scope, upsert bool
 	}
 	w.write = func(ctx context.Context, op *Op, shard string, filter []byte) (int64, error) {
 		return r.modifyOn(ctx, op, shard, filter)
+	}
+	w.rekeys = how == wayRekey
+	w.command = func(filter []byte) []byte {
+		b := bsoncore.AppendStringElement(nil, "findAndModify", w.coll)
+		b = bsoncore.AppendDocumentElement(b, "query", filter)
+		for _, name := range []string{"update", "sort", "new", "fields", "arrayFilters", "collation", "hint", "let", "bypassDocumentValidation", "comment"} {
+			b = appendField(b, op.Cmd.Body, name)
+		}
+		return b
+	}
+	w.took = func(_ string, reply wire.Doc) error {
+		for _, name := range []string{"lastErrorObject", "value", "writeConcernError"} {
+			op.Reply.Elems = appendField(op.Reply.Elems, reply, name)
+		}
+		op.Reply.OK()
+		return nil
 	}
 	w.nothing = func() { noneModified(op) }
 	w.inserted = func(c choice) { inserted(op, c, shows) }

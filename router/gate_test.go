@@ -249,7 +249,7 @@ func TestEnterLooksTwice(t *testing.T) {
 func TestBarrierNamesTheSilentRouter(t *testing.T) {
 	t.Parallel()
 	store := newStore(t, nowhere)
-	r, _ := startRouter(t, store, "r:1", Options{BarrierTimeout: 20 * time.Millisecond})
+	r, _ := startRouter(t, store, "r:1", Options{BarrierTimeout: time.Second})
 	idleRouter(t, store, "silent:1", Options{})
 	idleRouter(t, store, "silent:2", Options{})
 	err := r.EnableSharding(t.Context(), "new", "")

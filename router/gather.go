@@ -30,13 +30,13 @@ func (r *Router) aggregateScatter(ctx context.Context, op *Op, s *scope, p *pipe
 	return r.virtual(ctx, op, s.ns, docs, sp.merger, s.entry.collation())
 }
 
-func (sp *split) patch() *patch {
+func (s *split) patch() *patch {
 	b := bsoncore.NewArrayBuilder()
-	for _, st := range sp.shard {
+	for _, st := range s.shard {
 		b.AppendDocument(bsoncore.Document(st))
 	}
 	extra := bsoncore.AppendArrayElement(nil, "pipeline", b.Build())
-	if sp.partial || len(sp.order) > 0 {
+	if s.partial || len(s.order) > 0 {
 		extra = bsoncore.AppendBooleanElement(extra, "fromMongos", true)
 		extra = bsoncore.AppendBooleanElement(extra, "needsMerge", true)
 	}

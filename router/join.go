@@ -66,7 +66,7 @@ func (r *Router) rejoin(ctx context.Context) error {
 	r.sent = beat{}
 	for _, b := range r.Shards() {
 		incarnation := r.Self().Incarnation
-		r.wg.Go(func() { r.logIn(context.WithoutCancel(ctx), b, incarnation) })
+		r.wg.Go(func() { r.logIn(ctx, b, incarnation) })
 	}
 	r.shutOutFormer(ctx)
 	return nil
@@ -79,6 +79,8 @@ func userOf(incarnation string) string { return "shardgate-" + incarnation }
 // shard or the incarnation is gone. The user is used only when the catalog has it in
 // this router's row and so knows whom to shut out.
 func (r *Router) logIn(ctx context.Context, b *backend.Shard, incarnation string) {
+	ctx, cancel := r.untilStopped(ctx)
+	defer cancel()
 	r.usersMu.Lock()
 	r.users[b.ID] = userOf(incarnation)
 	r.usersMu.Unlock()
@@ -94,6 +96,9 @@ func (r *Router) logIn(ctx context.Context, b *backend.Shard, incarnation string
 		t := time.NewTimer(wait)
 		select {
 		case <-b.Done():
+			t.Stop()
+			return
+		case <-ctx.Done():
 			t.Stop()
 			return
 		case <-t.C:
@@ -114,8 +119,6 @@ func (r *Router) tryLogIn(ctx context.Context, b *backend.Shard, incarnation str
 	if r.Self().Incarnation != incarnation {
 		return catalog.ErrEvicted
 	}
-	ctx, cancel := withTimeout(ctx)
-	defer cancel()
 	next := r.nextBeat()
 	if err := r.beat(ctx, &next); err != nil {
 		return err
@@ -160,7 +163,7 @@ func (r *Router) shutOutFormer(ctx context.Context) {
 	for u, begun := range r.former {
 		if !begun {
 			r.former[u] = true
-			r.wg.Go(func() { r.shutOut(context.WithoutCancel(ctx), u) })
+			r.wg.Go(func() { r.shutOut(ctx, u) })
 		}
 	}
 }
@@ -169,6 +172,8 @@ func (r *Router) shutOutFormer(ctx context.Context) {
 // it is done or this router stops. Till then the user is in this router's row, and no
 // collection that lies on the shard is changed (see behind).
 func (r *Router) shutOut(ctx context.Context, u catalog.ShardUser) {
+	ctx, cancel := r.untilStopped(ctx)
+	defer cancel()
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
 		if _, exists := r.snap.Load().Shards[u.Shard]; !exists {
 			break
@@ -180,7 +185,7 @@ func (r *Router) shutOut(ctx context.Context, u catalog.ShardUser) {
 		r.log.Debug().Err(err).Str("shard", u.Shard).Msg("shut a former router out")
 		t := time.NewTimer(wait)
 		select {
-		case <-r.stopped:
+		case <-ctx.Done():
 			t.Stop()
 			return
 		case <-t.C:
@@ -199,9 +204,23 @@ func (r *Router) tryShutOut(ctx context.Context, u catalog.ShardUser) error {
 	if b == nil {
 		return errNotOpen
 	}
-	ctx, cancel := withTimeout(ctx)
+	ctx, cancel := context.WithTimeout(ctx, backgroundLimit)
 	defer cancel()
 	return b.ShutOut(ctx, u.User)
+}
+
+// untilStopped is a context for what is done in the background: it ends when the router
+// stops, which no dead shard is to hold up.
+func (r *Router) untilStopped(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	r.wg.Go(func() {
+		select {
+		case <-r.stopped:
+			cancel()
+		case <-ctx.Done():
+		}
+	})
+	return ctx, cancel
 }
 
 // Limits of what a router that stops waits for: its last operations, its users on the

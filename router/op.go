@@ -54,8 +54,9 @@ type Op struct {
 	Drop     wire.Generic // arguments not for shards, beside those always replaced
 	Write    bool         // the command writes: collectionUUID is sent, API arguments are not
 
-	stmtIDs []int32  // what the client calls its statements, if it has a list
-	stmtID  int32    // else the number of the first
+	view    string  // namespace of the view for which an aggregate stands
+	stmtIDs []int32 // what the client calls its statements, if it has a list
+	stmtID  int32   // else the number of the first
 	lost    []lostWrite
 
 	// For the log line.

@@ -22,7 +22,8 @@ type scope struct {
 	exact  bool
 }
 
-// admit resolves the command's collection and passes the gate; leave ends it.
+// admit resolves the command's collection and passes the gate; leave ends it. A view is an
+// error (isOnView), with the view as the entry.
 func (r *Router) admit(ctx context.Context, op *Op) (scope, error) {
 	var buf [maxNS + 1]byte
 	ns, err := op.NS(buf[:0])
@@ -41,7 +42,7 @@ func (r *Router) admit(ctx context.Context, op *Op) (scope, error) {
 	s.ns = e.Coll.NS
 	if e.Coll.Kind == catalog.KindView {
 		r.leave(e)
-		return scope{}, notYet("operations on views")
+		return s, onView(e.Coll.NS)
 	}
 	return s, nil
 }

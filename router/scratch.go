@@ -21,13 +21,10 @@ func (r *Router) chooseInsert(ctx context.Context, op *Op, w *single, c *choice)
 	if err := r.prepareInternal(ctx, shards[0]); err != nil {
 		return err
 	}
-	try := *op
-	try.lost = nil
-	try.Session.ID = derivedSession(ImplicitSession(UUID(uuid.MustParse(r.Self().Incarnation)), op.Conn), "scratch", 0)
 	for {
-		try.Txn = Txn{Number: int64(r.freshTime()), Present: true, InTxn: true}
+		try := r.trial(op)
 		doc, err := r.tryUpsert(ctx, &try, w, shards[0])
-		if mongoerr.CodeOf(err) == mongoerr.WriteConflict && op.Expired() == nil && sleep(ctx, time.Millisecond) {
+		if isContended(err) && op.Expired() == nil && sleep(ctx, time.Millisecond) {
 			continue // another upsert with the same _id is being tried
 		}
 		if err == nil && w.projects.Type != 0 {
@@ -46,6 +43,16 @@ func (r *Router) chooseInsert(ctx context.Context, op *Op, w *single, c *choice)
 	}
 }
 
+// trial is an operation in a transaction of the router's own on one shard. There is one
+// at a time on a connection.
+func (r *Router) trial(op *Op) Op {
+	try := *op
+	try.lost = nil
+	try.Session.ID = derivedSession(ImplicitSession(UUID(uuid.MustParse(r.Self().Incarnation)), op.Conn), "trial", 0)
+	try.Txn = Txn{Number: int64(r.freshTime()), Present: true, InTxn: true}
+	return try
+}
+
 // tryUpsert runs the upsert and returns the new document.
 func (r *Router) tryUpsert(ctx context.Context, op *Op, w *single, shard string) (bson.Raw, error) {
 	b := bsoncore.AppendStringElement(nil, "findAndModify", scratchColl)
@@ -57,7 +64,7 @@ func (r *Router) tryUpsert(ctx context.Context, op *Op, w *single, shard string)
 	b = bsoncore.AppendBooleanElement(b, "upsert", true)
 	b = bsoncore.AppendBooleanElement(b, "new", true)
 	b = bsoncore.AppendBooleanElement(b, "startTransaction", true)
-	s, err := r.inScratch(ctx, op, shard, b)
+	s, err := r.inTrial(ctx, op, shard, InternalDB, b)
 	defer r.release(op, &s)
 	if err != nil {
 		return nil, err
@@ -78,7 +85,7 @@ func (r *Router) projected(ctx context.Context, op *Op, w *single, shard string,
 	b = append(bsoncore.AppendHeader(b, bsoncore.Type(id.Type), "_id"), id.Value...)
 	b, _ = bsoncore.AppendDocumentEnd(b, at)
 	b = append(bsoncore.AppendHeader(b, bsoncore.Type(w.projects.Type), "projection"), w.projects.Value...)
-	s, err := r.inScratch(ctx, op, shard, b)
+	s, err := r.inTrial(ctx, op, shard, InternalDB, b)
 	defer r.release(op, &s)
 	if err != nil {
 		return nil, err
@@ -110,11 +117,16 @@ func appendTxn(b []byte, op *Op) []byte {
 	return bsoncore.AppendBooleanElement(b, "autocommit", false)
 }
 
-func (r *Router) inScratch(ctx context.Context, op *Op, shard string, elems []byte) (sent, error) {
-	elems = r.appendEnvelope(appendTxn(elems, op), op, &patch{})
-	s, err := r.exchange(ctx, op, shard, &backend.Request{Msg: backend.AppendCommand(nil, InternalDB, elems)})
+// inTrial runs a statement of a trial's transaction.
+func (r *Router) inTrial(ctx context.Context, try *Op, shard, db string, elems []byte) (sent, error) {
+	elems = r.appendEnvelope(appendTxn(elems, try), try, &patch{})
+	s, err := r.exchange(ctx, try, shard, &backend.Request{Msg: backend.AppendCommand(nil, db, elems)})
 	if err == nil && !s.info.OK {
 		err = shardError(&Op{}, s.body) // the transaction is ours, not the client's
+	}
+	if err == nil {
+		try.Reply.ShardTime = max(try.Reply.ShardTime, s.info.OperationTime)
+		err = firstWriteError(s.info.WriteErrors)
 	}
 	return s, err
 }

@@ -3,7 +3,6 @@ package router
 import (
 	"context"
 	"math/rand/v2"
-	"slices"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -33,6 +32,11 @@ type single struct {
 
 	// write runs the write on a shard and takes in its result, unless it wrote nothing.
 	write func(ctx context.Context, op *Op, shard string, filter []byte) (n int64, err error)
+	// For one that may change the shard key: command is its first element and all that
+	// belongs to it, with another filter; took takes in a shard's reply to it.
+	rekeys  bool
+	command func(filter []byte) []byte
+	took    func(shard string, reply wire.Doc) error
 	// inserted takes in that the upsert has inserted a document.
 	inserted func(choice)
 	// nothing takes in that there is nothing to write.
@@ -49,7 +53,7 @@ type choice struct {
 }
 
 // errSingleInTxn refuses what would need transactions over several shards.
-var errSingleInTxn = notYet("a write of one document whose filter does not hold the shard key, in a transaction")
+var errSingleInTxn = notYet("in a transaction, a write of one document whose filter does not hold the shard key, or that may change it")
 
 // writeSingle runs a single write outside transactions.
 func (r *Router) writeSingle(ctx context.Context, op *Op, w *single) error {
@@ -82,6 +86,9 @@ func (r *Router) carryOut(ctx context.Context, op *Op, w *single, c choice) (don
 	if c.Shard == "" {
 		w.nothing()
 		return true, nil
+	}
+	if w.rekeys && c.Insert == nil {
+		return r.rekey(ctx, op, w, c)
 	}
 	own := op.Session
 	op.Session.ID = attemptSession(own.ID, c.Attempt)
@@ -284,11 +291,10 @@ func (r *Router) singleOf(op *Op, b *batch, i int, res *writeResult) *single {
 		w.upsert = appendField(w.upsert, op.Cmd.Body, "let")
 	}
 	w.write = func(ctx context.Context, op *Op, shard string, filter []byte) (int64, error) {
-		one := *b
-		one.stmts = slices.Clone(b.stmts)
-		one.stmts[i].doc = withFilter(doc, filter)
+		st.doc = withFilter(doc, filter)
+		defer func() { st.doc = doc }()
 		var sub writeResult
-		err := r.writeRound(ctx, op, &one, []child{{shard: shard, index: []int{i}}}, &sub)
+		err := r.writeRound(ctx, op, b, []child{{shard: shard, index: []int{i}}}, &sub)
 		if err != nil || sub.n == 0 && len(sub.errors) == 0 {
 			return 0, err
 		}
@@ -302,6 +308,19 @@ func (r *Router) singleOf(op *Op, b *batch, i int, res *writeResult) *single {
 		res.upserted = append(res.upserted, indexed{index: i, elems: elem})
 	}
 	w.nothing = func() {}
+	w.rekeys = st.way == wayRekey
+	w.command = func(filter []byte) []byte {
+		out := bsoncore.AppendStringElement(nil, b.kind.name, w.coll)
+		one := bsoncore.NewArrayBuilder().AppendDocument(withFilter(doc, filter)).Build()
+		out = bsoncore.AppendArrayElement(out, b.kind.field, one)
+		for _, name := range []string{"let", "bypassDocumentValidation", "comment"} {
+			out = appendField(out, op.Cmd.Body, name)
+		}
+		return out
+	}
+	w.took = func(shard string, reply wire.Doc) error {
+		return res.add(&sent{shard: shard, body: reply}, []int{i})
+	}
 	return w
 }
 

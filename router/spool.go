@@ -31,6 +31,11 @@ type spool struct {
 // next.
 const spillPrefix = "spill."
 
+// temporaryName names a temporary collection of this router in InternalDB.
+func (r *Router) temporaryName() string {
+	return fmt.Sprint(spillPrefix, r.Self().Incarnation, ".", r.spills.Add(1))
+}
+
 // spoolOf is a spool of documents that are there already.
 func (r *Router) spoolOf(ctx context.Context, op *Op, docs []bson.Raw) (*spool, error) {
 	s := &spool{op: op}
@@ -64,7 +69,7 @@ func (s *spool) spill(ctx context.Context, r *Router) error {
 		if err := r.prepareInternal(ctx, shards[0]); err != nil {
 			return err
 		}
-		s.shard, s.coll = shards[0], fmt.Sprint(spillPrefix, r.Self().Incarnation, ".", r.spills.Add(1))
+		s.shard, s.coll = shards[0], r.temporaryName()
 	}
 	msg := wire.AppendMsgStart(nil, 0, 0, 0)
 	at, msg := wire.AppendDocStart(msg)

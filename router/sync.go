@@ -224,7 +224,7 @@ func (r *Router) openShards(ctx context.Context, s *Snapshot) {
 		}
 		next[id] = b
 		incarnation := r.Self().Incarnation
-		r.wg.Go(func() { r.logIn(context.WithoutCancel(ctx), b, incarnation) })
+		r.wg.Go(func() { r.logIn(ctx, b, incarnation) })
 	}
 	r.shards.Store(&next)
 	for id, b := range old {

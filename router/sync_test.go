@@ -56,13 +56,22 @@ func TestRunThatIsOverAtOnce(t *testing.T) {
 	require.Empty(t, routers)
 }
 
-// TestStopDoesNotWaitForADeadShard: the shard's login was never done.
+// TestStopDoesNotWaitForADeadShard: the shard's login was never done, nor a predecessor
+// shut out of it.
 func TestStopDoesNotWaitForADeadShard(t *testing.T) {
 	t.Parallel()
-	_, stop := startRouter(t, newStore(t, nowhere), "r:1", Options{})
-	start := time.Now()
-	stop()
-	require.Less(t, time.Since(start), 10*time.Second)
+	for name, o := range map[string]Options{"without users": {}, "with users": withAuth()} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store := newStore(t, nowhere)
+			_, _, err := store.Register(t.Context(), catalog.Router{Incarnation: "first", Name: "r:1"})
+			require.NoError(t, err)
+			_, stop := startRouter(t, store, "r:1", o)
+			start := time.Now()
+			stop()
+			require.Less(t, time.Since(start), 10*time.Second)
+		})
+	}
 }
 
 func TestCatalogAway(t *testing.T) {

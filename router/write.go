@@ -16,12 +16,13 @@ import (
 type statement struct {
 	doc    []byte // as the shard is to get it
 	shards []string
-	single bool            // as of targetWrite
+	way    way
 	err    *mongoerr.Error // it cannot be targeted
 }
 
 // writeKind is one of the three batch commands.
 type writeKind struct {
+	name           string
 	field          string // of the statements
 	insert, update bool
 }
@@ -29,11 +30,11 @@ type writeKind struct {
 func kindOf(name []byte) writeKind {
 	switch string(name) {
 	case "insert":
-		return writeKind{field: "documents", insert: true}
+		return writeKind{name: "insert", field: "documents", insert: true}
 	case "update":
-		return writeKind{field: "updates", update: true}
+		return writeKind{name: "update", field: "updates", update: true}
 	default:
-		return writeKind{field: "deletes"}
+		return writeKind{name: "delete", field: "deletes"}
 	}
 }
 
@@ -227,11 +228,11 @@ func (r *Router) targetStatements(op *Op, kind writeKind, s *scope, docs []byte,
 			}
 			st.shards, err = s.entry.ownerOf(st.doc)
 		case kind.update:
-			st.shards, st.single, err = s.entry.targetUpdate(doc)
+			st.shards, st.way, err = s.entry.targetUpdate(doc)
 		default:
-			st.shards, st.single, err = s.entry.targetDelete(doc)
+			st.shards, st.way, err = s.entry.targetDelete(doc)
 		}
-		if st.single && op.Txn.InTxn {
+		if st.way != wayDirect && op.Txn.InTxn {
 			err = errSingleInTxn
 		}
 		if mongoerr.CodeOf(err) == mongoerr.NotImplemented {
@@ -247,7 +248,7 @@ func (r *Router) targetStatements(op *Op, kind writeKind, s *scope, docs []byte,
 
 func oneShard(stmts []statement) ([]string, bool) {
 	for i := range stmts {
-		if stmts[i].err != nil || stmts[i].single || len(stmts[i].shards) != 1 || stmts[i].shards[0] != stmts[0].shards[0] {
+		if stmts[i].err != nil || stmts[i].way != wayDirect || len(stmts[i].shards) != 1 || stmts[i].shards[0] != stmts[0].shards[0] {
 			return nil, false
 		}
 	}

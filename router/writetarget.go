@@ -55,71 +55,84 @@ func isSet(doc wire.Doc, name string) bool {
 	return ok && v
 }
 
-// targetUpdate finds the shards of an update statement; single as in targetWrite.
-func (e *Entry) targetUpdate(doc wire.Doc) (shards []string, single bool, err error) {
+// targetUpdate finds the shards of an update statement.
+func (e *Entry) targetUpdate(doc wire.Doc) (shards []string, how way, err error) {
 	if !e.Sharded() {
-		return e.Table.Shards(), false, nil
+		return e.Table.Shards(), wayDirect, nil
 	}
 	q, collated, err := writeFilter(e, doc)
 	if err != nil {
-		return nil, false, err
+		return nil, wayDirect, err
 	}
 	mods, ok := doc.Lookup("u")
 	if !ok {
-		return nil, false, mongoerr.New(40414, "BSON field 'update.updates.u' is missing but a required field")
+		return nil, wayDirect, mongoerr.New(40414, "BSON field 'update.updates.u' is missing but a required field")
 	}
 	u := target.Update{Filter: q, Collated: collated, Mods: mods.RawValue(), Upsert: isSet(doc, "upsert")}
 	return e.targetMods(u, isSet(doc, "multi"))
 }
 
-// targetMods finds the shards of an update. It refuses one that may change a shard key
-// value, and one that no shard would run.
-func (e *Entry) targetMods(u target.Update, multi bool) (shards []string, single bool, err error) {
+// targetMods finds the shards of an update. It refuses one that no shard would run.
+func (e *Entry) targetMods(u target.Update, multi bool) (shards []string, how way, err error) {
 	if why := target.Malformed(u.Mods); why != "" && !u.Replaces() {
-		return nil, false, mongoerr.New(mongoerr.FailedToParse, why)
+		return nil, wayDirect, mongoerr.New(mongoerr.FailedToParse, why)
 	}
-	shards, single, err = e.targetWrite(u.Filter, u.Collated, multi, u.Upsert)
+	shards, how, err = e.targetWrite(u.Filter, u.Collated, multi, u.Upsert)
 	if err != nil {
-		return nil, false, err
+		return nil, wayDirect, err
 	}
-	if single {
+	if how == waySingle {
 		u.Upsert = false // its document goes where its key says
 	}
-	if target.MayChangeKey(e.Table.Pattern(), u) {
-		return nil, false, notYet("an update that may change a shard key value")
+	switch {
+	case !target.MayChangeKey(e.Table.Pattern(), u):
+		return shards, how, nil
+	case multi:
+		return nil, wayDirect, mongoerr.New(mongoerr.InvalidOptions, "Multi-update operations are not allowed when updating the shard key field.")
 	}
-	return shards, single, nil
+	return shards, wayRekey, nil
 }
 
-// targetDelete finds the shards of a delete statement; single as in targetWrite.
-func (e *Entry) targetDelete(doc wire.Doc) (shards []string, single bool, err error) {
+// targetDelete finds the shards of a delete statement.
+func (e *Entry) targetDelete(doc wire.Doc) (shards []string, how way, err error) {
 	if !e.Sharded() {
-		return e.Table.Shards(), false, nil
+		return e.Table.Shards(), wayDirect, nil
 	}
 	q, collated, err := writeFilter(e, doc)
 	if err != nil {
-		return nil, false, err
+		return nil, wayDirect, err
 	}
 	limit, ok := doc.Lookup("limit")
 	n, _ := limit.Int64()
 	if !ok || n < 0 || n > 1 {
-		return nil, false, mongoerr.Newf(mongoerr.FailedToParse, "The limit field in delete objects must be 0 or 1. Got %d", n)
+		return nil, wayDirect, mongoerr.Newf(mongoerr.FailedToParse, "The limit field in delete objects must be 0 or 1. Got %d", n)
 	}
 	return e.targetWrite(q, collated, n == 0, false)
 }
 
-// targetWrite finds the shards of an update or delete. A single one changes one document
-// that must first be looked for, or inserts one whose key the filter does not hold.
-func (e *Entry) targetWrite(q bson.Raw, collated, multi, upsert bool) (shards []string, single bool, err error) {
+// way is how a statement is carried out.
+type way int
+
+const (
+	wayDirect way = iota // by the shards that its filter needs
+	waySingle            // on one document that must first be looked for, or inserted where its key says
+	wayRekey             // as single, in a transaction: its shard key may change
+)
+
+// targetWrite finds the shards of an update or delete.
+func (e *Entry) targetWrite(q bson.Raw, collated, multi, upsert bool) (shards []string, how way, err error) {
 	t, err := target.Query(e.Table.Pattern(), e.Table, q, collated)
 	if err != nil {
-		return nil, false, mongoerr.Wrap(mongoerr.BadValue, err, "could not target the write")
+		return nil, wayDirect, mongoerr.Wrap(mongoerr.BadValue, err, "could not target the write")
 	}
 	switch {
 	case upsert && t.Key == nil && multi:
-		return nil, false, mongoerr.New(mongoerr.ShardKeyNotFound, "Failed to target upsert by query :: could not extract exact shard key")
+		return nil, wayDirect, mongoerr.New(mongoerr.ShardKeyNotFound, "Failed to target upsert by query :: could not extract exact shard key")
 	case t.Key != nil && (upsert || !multi):
-		return e.owner(t.Key), false, nil
+		return e.owner(t.Key), wayDirect, nil
 	}
-	return shardList(e, &t), !multi && (upsert || t.Shards.Len() > 1), nil
+	if !multi && (upsert || t.Shards.Len() > 1) {
+		return shardList(e, &t), waySingle, nil
+	}
+	return shardList(e, &t), wayDirect, nil
 }

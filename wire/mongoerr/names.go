@@ -1,275 +1,265 @@
 package mongoerr
 
-import (
-	"strconv"
-	"strings"
-)
-
-// shardName returns the codeName of a code that only shards make, or "".
-func (c Code) shardName() string {
-	_, after, found := strings.Cut(shardNames, "\n"+strconv.Itoa(int(c))+" ")
-	if !found {
-		return ""
+// name returns the codeName of a named code, or "".
+func (c Code) name() string {
+	switch c {
+	case InternalError:
+		return "InternalError"
+	case BadValue:
+		return "BadValue"
+	case NoSuchKey:
+		return "NoSuchKey"
+	case GraphContainsCycle:
+		return "GraphContainsCycle"
+	case HostUnreachable:
+		return "HostUnreachable"
+	case HostNotFound:
+		return "HostNotFound"
+	case FailedToParse:
+		return "FailedToParse"
+	case UserNotFound:
+		return "UserNotFound"
+	case UnsupportedFormat:
+		return "UnsupportedFormat"
+	case Unauthorized:
+		return "Unauthorized"
+	case TypeMismatch:
+		return "TypeMismatch"
+	case Overflow:
+		return "Overflow"
+	case InvalidLength:
+		return "InvalidLength"
+	case ProtocolError:
+		return "ProtocolError"
+	case AuthenticationFailed:
+		return "AuthenticationFailed"
+	case IllegalOperation:
+		return "IllegalOperation"
+	case InvalidBSON:
+		return "InvalidBSON"
+	case AlreadyInitialized:
+		return "AlreadyInitialized"
+	case LockTimeout:
+		return "LockTimeout"
+	case NamespaceNotFound:
+		return "NamespaceNotFound"
+	case IndexNotFound:
+		return "IndexNotFound"
+	case ConflictingUpdateOperators:
+		return "ConflictingUpdateOperators"
+	case CursorNotFound:
+		return "CursorNotFound"
+	case LockBusy:
+		return "LockBusy"
+	case NamespaceExists:
+		return "NamespaceExists"
+	case MaxTimeMSExpired:
+		return "MaxTimeMSExpired"
+	case DollarPrefixedFieldName:
+		return "DollarPrefixedFieldName"
+	case NotSingleValueField:
+		return "NotSingleValueField"
+	case DottedFieldName:
+		return "DottedFieldName"
+	case CommandNotFound:
+		return "CommandNotFound"
+	case ShardKeyNotFound:
+		return "ShardKeyNotFound"
+	case WriteConcernFailed:
+		return "WriteConcernFailed"
+	case MultipleErrorsOccurred:
+		return "MultipleErrorsOccurred"
+	case ImmutableField:
+		return "ImmutableField"
+	case CannotCreateIndex:
+		return "CannotCreateIndex"
+	case ShardNotFound:
+		return "ShardNotFound"
+	case InvalidOptions:
+		return "InvalidOptions"
+	case InvalidNamespace:
+		return "InvalidNamespace"
+	case NoProgressMade:
+		return "NoProgressMade"
+	case IndexOptionsConflict:
+		return "IndexOptionsConflict"
+	case IndexKeySpecsConflict:
+		return "IndexKeySpecsConflict"
+	case CannotSplit:
+		return "CannotSplit"
+	case NetworkTimeout:
+		return "NetworkTimeout"
+	case ShutdownInProgress:
+		return "ShutdownInProgress"
+	case OperationFailed:
+		return "OperationFailed"
+	case WriteConflict:
+		return "WriteConflict"
+	case CommandNotSupported:
+		return "CommandNotSupported"
+	case ConflictingOperationInProgress:
+		return "ConflictingOperationInProgress"
+	case NamespaceNotSharded:
+		return "NamespaceNotSharded"
+	case DocumentValidationFailure:
+		return "DocumentValidationFailure"
+	case CommandFailed:
+		return "CommandFailed"
+	case FailedToSatisfyReadPreference:
+		return "FailedToSatisfyReadPreference"
+	case ReadConcernMajorityNotAvailableYet:
+		return "ReadConcernMajorityNotAvailableYet"
+	case CursorInUse:
+		return "CursorInUse"
+	case StaleEpoch:
+		return "StaleEpoch"
+	case ZoneStillInUse:
+		return "ZoneStillInUse"
+	case ViewDepthLimitExceeded:
+		return "ViewDepthLimitExceeded"
+	case CommandNotSupportedOnView:
+		return "CommandNotSupportedOnView"
+	case OptionNotSupportedOnView:
+		return "OptionNotSupportedOnView"
+	case InvalidPipelineOperator:
+		return "InvalidPipelineOperator"
+	case CommandOnShardedViewNotSupportedOnMongod:
+		return "CommandOnShardedViewNotSupportedOnMongod"
+	case QueryPlanKilled:
+		return "QueryPlanKilled"
+	case ZoneNotFound:
+		return "ZoneNotFound"
+	case RangeOverlapConflict:
+		return "RangeOverlapConflict"
+	case PrimarySteppedDown:
+		return "PrimarySteppedDown"
+	case NoShardingEnabled:
+		return "NoShardingEnabled"
+	case NetworkInterfaceExceededTimeLimit:
+		return "NetworkInterfaceExceededTimeLimit"
+	case ClusterTimeFailsRateLimiter:
+		return "ClusterTimeFailsRateLimiter"
+	case InvalidUUID:
+		return "InvalidUUID"
+	case DatabaseDropPending:
+		return "DatabaseDropPending"
+	case IncompleteTransactionHistory:
+		return "IncompleteTransactionHistory"
+	case IllegalOpMsgFlag:
+		return "IllegalOpMsgFlag"
+	case TransactionTooOld:
+		return "TransactionTooOld"
+	case TooManyDocumentSequences:
+		return "TooManyDocumentSequences"
+	case RetryChangeStream:
+		return "RetryChangeStream"
+	case CursorKilled:
+		return "CursorKilled"
+	case NotImplemented:
+		return "NotImplemented"
+	case SnapshotTooOld:
+		return "SnapshotTooOld"
+	case SnapshotUnavailable:
+		return "SnapshotUnavailable"
+	case StaleDbVersion:
+		return "StaleDbVersion"
+	case StaleChunkHistory:
+		return "StaleChunkHistory"
+	case NoSuchTransaction:
+		return "NoSuchTransaction"
+	case TransactionCommitted:
+		return "TransactionCommitted"
+	case InvalidResumeToken:
+		return "InvalidResumeToken"
+	case TooManyLogicalSessions:
+		return "TooManyLogicalSessions"
+	case ExceededTimeLimit:
+		return "ExceededTimeLimit"
+	case OperationNotSupportedInTransaction:
+		return "OperationNotSupportedInTransaction"
+	case PreparedTransactionInProgress:
+		return "PreparedTransactionInProgress"
+	case MigrationConflict:
+		return "MigrationConflict"
+	case ClientDisconnect:
+		return "ClientDisconnect"
+	case ChangeStreamFatalError:
+		return "ChangeStreamFatalError"
+	case WouldChangeOwningShard:
+		return "WouldChangeOwningShard"
+	case ChangeStreamHistoryLost:
+		return "ChangeStreamHistoryLost"
+	case ChecksumMismatch:
+		return "ChecksumMismatch"
+	case TransactionExceededLifetimeLimitSeconds:
+		return "TransactionExceededLifetimeLimitSeconds"
+	case ShardInvalidatedForTargeting:
+		return "ShardInvalidatedForTargeting"
+	case ConnectionPoolExpired:
+		return "ConnectionPoolExpired"
+	case MovePrimaryInProgress:
+		return "MovePrimaryInProgress"
+	case APIVersionError:
+		return "APIVersionError"
+	case APIStrictError:
+		return "APIStrictError"
+	case ReshardCollectionInProgress:
+		return "ReshardCollectionInProgress"
+	case NoSuchReshardCollection:
+		return "NoSuchReshardCollection"
+	case ReshardCollectionCommitted:
+		return "ReshardCollectionCommitted"
+	case ReshardCollectionAborted:
+		return "ReshardCollectionAborted"
+	case ReshardingCriticalSectionTimeout:
+		return "ReshardingCriticalSectionTimeout"
+	case ShardCannotRefreshDueToLocksHeld:
+		return "ShardCannotRefreshDueToLocksHeld"
+	case APIMismatchError:
+		return "APIMismatchError"
+	case UnsupportedOpQueryCommand:
+		return "UnsupportedOpQueryCommand"
+	case LoadBalancerSupportMismatch:
+		return "LoadBalancerSupportMismatch"
+	case CollectionUUIDMismatch:
+		return "CollectionUUIDMismatch"
+	case CannotDropShardKeyIndex:
+		return "CannotDropShardKeyIndex"
+	case UserWritesBlocked:
+		return "UserWritesBlocked"
+	case RequestAlreadyFulfilled:
+		return "RequestAlreadyFulfilled"
+	case CollectionIsEmptyLocally:
+		return "CollectionIsEmptyLocally"
+	case SocketException:
+		return "SocketException"
+	case NotWritablePrimary:
+		return "NotWritablePrimary"
+	case BSONObjectTooLarge:
+		return "BSONObjectTooLarge"
+	case DuplicateKey:
+		return "DuplicateKey"
+	case InterruptedAtShutdown:
+		return "InterruptedAtShutdown"
+	case Interrupted:
+		return "Interrupted"
+	case InterruptedDueToReplStateChange:
+		return "InterruptedDueToReplStateChange"
+	case DatabaseDifferCase:
+		return "DatabaseDifferCase"
+	case StaleConfig:
+		return "StaleConfig"
+	case NotPrimaryNoSecondaryOk:
+		return "NotPrimaryNoSecondaryOk"
+	case NotPrimaryOrSecondary:
+		return "NotPrimaryOrSecondary"
+	case KeyTooLong:
+		return "OBSOLETE_KeyTooLong"
+	case ClientMarkedKilled:
+		return "ClientMarkedKilled"
+	case NotARetryableWriteCommand:
+		return "NotARetryableWriteCommand"
+	default:
+		return c.shardName()
 	}
-	name, _, _ := strings.Cut(after, "\n")
-	return name
 }
-
-// shardNames are the names of MongoDB 6.0 that codes.go has no constant for (TestErrorNames in compat asks a mongod for them).
-const shardNames = `
-3 OBSOLETE_DuplicateKey
-5 GraphContainsCycle
-8 UnknownError
-10 CannotMutateObject
-19 CannotReuseObject
-21 EmptyArrayOperation
-25 RemoteValidationError
-28 PathNotViable
-29 NonExistentPath
-30 InvalidPath
-31 RoleNotFound
-32 RolesNotRelated
-33 PrivilegeNotFound
-34 CannotBackfillArray
-35 UserModificationFailed
-36 RemoteChangeDetected
-37 FileRenameFailed
-38 FileNotOpen
-39 FileStreamFailed
-41 FileAlreadyOpen
-42 LogWriteFailed
-45 UserDataInconsistent
-47 NoMatchingDocument
-49 InvalidRoleModification
-51 ManualInterventionRequired
-53 InvalidIdField
-55 InvalidDBRef
-56 EmptyFieldName
-58 RoleModificationFailed
-60 OBSOLETE_DatabaseNotFound
-62 OplogOperationUnsupported
-63 OBSOLETE_StaleShardVersion
-68 IndexAlreadyExists
-69 AuthSchemaIncompatible
-71 ReplicaSetNotFound
-74 NodeNotFound
-75 WriteConcernLegacyOK
-76 NoReplicationEnabled
-77 OperationIncomplete
-78 CommandResultSchemaViolation
-79 UnknownReplWriteConcern
-80 RoleDataInconsistent
-81 NoMatchParseContext
-83 RemoteResultsUnavailable
-84 OBSOLETE_DuplicateKeyValue
-88 OBSOLETE_SplitFailed
-90 CallbackCanceled
-92 SecondaryAheadOfPrimary
-93 InvalidReplicaSetConfig
-94 NotYetInitialized
-95 NotSecondary
-97 NoProjectionFound
-98 DBPathInUse
-100 UnsatisfiableWriteConcern
-101 OutdatedClient
-102 IncompatibleAuditMetadata
-103 NewReplicaSetConfigurationIncompatible
-104 NodeNotElectable
-105 IncompatibleShardingMetadata
-106 DistributedClockSkewed
-107 LockFailed
-108 InconsistentReplicaSetNames
-109 ConfigurationInProgress
-110 CannotInitializeNodeWithData
-111 NotExactValueField
-113 InitialSyncFailure
-114 InitialSyncOplogSourceMissing
-116 DocTooLargeForCapped
-119 InvalidSyncSource
-120 OplogStartMissing
-122 OBSOLETE_ReadAfterOptimeTimeout
-123 NotAReplicaSet
-124 IncompatibleElectionProtocol
-126 RPCProtocolNegotiationFailed
-127 UnrecoverableRollbackError
-128 LockNotFound
-129 LockStateChangeFailed
-130 SymbolNotFound
-132 OBSOLETE_ConfigServersInconsistent
-135 StaleTerm
-136 CappedPositionLost
-137 IncompatibleShardingConfigVersion
-138 RemoteOplogStale
-139 JSInterpreterFailure
-140 InvalidSSLConfiguration
-141 SSLHandshakeFailed
-142 JSUncatchableError
-144 IncompatibleCatalogManager
-145 PooledConnectionsDropped
-146 ExceededMemoryLimit
-147 ZLibError
-148 ReadConcernMajorityNotEnabled
-149 NoConfigPrimary
-151 OperationCannotBeBatched
-152 OplogOutOfOrder
-153 ChunkTooBig
-154 InconsistentShardIdentity
-155 CannotApplyOplogWhilePrimary
-156 OBSOLETE_NeedsDocumentMove
-157 CanRepairToDowngrade
-158 MustUpgrade
-159 DurationOverflow
-160 MaxStalenessOutOfRange
-161 IncompatibleCollationVersion
-162 CollectionIsEmpty
-164 InitialSyncActive
-165 ViewDepthLimitExceeded
-167 OptionNotSupportedOnView
-168 InvalidPipelineOperator
-170 TooManyMatchingDocuments
-171 CannotIndexParallelArrays
-172 TransportSessionClosed
-173 TransportSessionNotFound
-174 TransportSessionUnknown
-176 FileOpenFailed
-179 WindowsPdhError
-180 BadPerfCounterPath
-181 AmbiguousIndexKeyPattern
-182 InvalidViewDefinition
-183 ClientMetadataMissingField
-184 ClientMetadataAppNameTooLarge
-185 ClientMetadataDocumentTooLarge
-186 ClientMetadataCannotBeMutated
-187 LinearizableReadConcernError
-188 IncompatibleServerVersion
-190 MasterSlaveConnectionFailure
-191 OBSOLETE_BalancerLostDistributedLock
-192 FailPointEnabled
-194 BalancerInterrupted
-195 ViewPipelineMaxSizeExceeded
-197 InvalidIndexSpecificationOption
-198 OBSOLETE_ReceivedOpReplyMessage
-199 ReplicaSetMonitorRemoved
-200 ChunkRangeCleanupPending
-201 CannotBuildIndexKeys
-203 ShardingStateNotInitialized
-204 TimeProofMismatch
-206 NoSuchSession
-208 TooManyLocks
-209 StaleClusterTime
-210 CannotVerifyAndSignLogicalTime
-211 KeyNotFound
-212 IncompatibleRollbackAlgorithm
-213 DuplicateSession
-214 AuthenticationRestrictionUnmet
-216 ElectionInProgress
-218 UpdateOperationFailed
-219 FTDCPathNotSet
-220 FTDCPathAlreadySet
-221 IndexModified
-222 CloseChangeStream
-224 QueryFeatureNotAllowed
-226 AtomicityFailure
-227 CannotImplicitlyCreateCollection
-228 SessionTransferIncomplete
-229 MustDowngrade
-230 DNSHostNotFound
-231 DNSProtocolError
-232 MaxSubPipelineDepthExceeded
-235 InternalErrorNotSupported
-240 DNSRecordTypeMismatch
-241 ConversionFailure
-242 CannotCreateCollection
-243 IncompatibleWithUpgradedServer
-244 NOT_YET_AVAILABLE_TransactionAborted
-245 BrokenPromise
-247 ProducerConsumerQueueBatchTooLarge
-248 ProducerConsumerQueueEndClosed
-252 ReentrancyNotAllowed
-253 FreeMonHttpInFlight
-254 FreeMonHttpTemporaryFailure
-255 FreeMonHttpPermanentFailure
-257 TransactionTooLarge
-258 UnknownFeatureCompatibilityVersion
-259 KeyedExecutorRetry
-264 TooManyFilesOpen
-265 OrphanedRangeCleanUpFailed
-266 FailPointSetFailed
-268 CannotBackup
-269 DataModifiedByRepair
-270 RepairedReplicaSetNode
-271 JSInterpreterFailureWithStack
-273 ProducerConsumerQueueProducerQueueDepthExceeded
-274 ProducerConsumerQueueConsumed
-275 ExchangePassthrough
-276 IndexBuildAborted
-277 AlarmAlreadyFulfilled
-278 UnsatisfiableCommitQuorum
-281 TransactionCoordinatorSteppingDown
-282 TransactionCoordinatorReachedAbortDecision
-285 IndexBuildAlreadyInProgress
-287 TransactionCoordinatorDeadlineTaskCanceled
-289 WaitForMajorityServiceEarlierOpTimeAvailable
-291 NoQueryExecutionPlans
-292 QueryExceededMemoryLimitNoDiskUseAllowed
-293 InvalidSeedList
-294 InvalidTopologyType
-295 InvalidHeartBeatFrequency
-296 TopologySetNameRequired
-297 HierarchicalAcquisitionLevelViolation
-298 InvalidServerType
-299 OCSPCertificateStatusRevoked
-300 RangeDeletionAbandonedBecauseCollectionWithUUIDDoesNotExist
-301 DataCorruptionDetected
-302 OCSPCertificateStatusUnknown
-306 ReadThroughCacheLookupCanceled
-307 RangeDeletionAbandonedBecauseTaskDocumentDoesNotExist
-308 CurrentConfigNotCommittedYet
-309 ExhaustCommandFinished
-310 PeriodicJobIsStopped
-311 TransactionCoordinatorCanceled
-312 OperationIsKilledAndDelisted
-313 ResumableRangeDeleterDisabled
-314 ObjectIsBusy
-315 TooStaleToSyncFromSource
-316 QueryTrialRunCompleted
-318 ForTestingOptionalErrorExtraInfo
-321 TenantMigrationCommitted
-324 APIDeprecationError
-325 TenantMigrationAborted
-326 OplogQueryMinTsMissing
-327 NoSuchTenantMigration
-328 TenantMigrationAccessBlockerShuttingDown
-329 TenantMigrationInProgress
-331 FailedToRunWithReplyBuilder
-332 CannotDowngrade
-333 ServiceExecutorInShutdown
-334 MechanismUnavailable
-335 TenantMigrationForgotten
-336 TimeseriesBucketCleared
-337 AuthenticationAbandoned
-344 AuditingNotEnabled
-345 RuntimeAuditConfigurationNotEnabled
-349 KeyPatternShorterThanBound
-350 ReshardCollectionTruncatedError
-355 InterruptedDueToStorageChange
-357 InvalidBSONType
-358 InternalTransactionNotSupported
-360 ShardVersionRefreshCanceled
-362 FutureAlreadyRetrieved
-363 RetryableTransactionInProgress
-364 TxnRetryCounterNotSupported
-365 TemporarilyUnavailable
-366 WouldChangeOwningShardDeletedNoDocument
-367 FLECompactionPlaceholder
-369 FLETransactionAbort
-373 InternalTransactionsExhaustiveFindHasMore
-374 TransactionAPIMustRetryTransaction
-375 TransactionAPIMustRetryCommit
-377 FLEMaxTagLimitExceeded
-379 DatabaseMetadataRefreshCanceled
-380 Location380
-383 Location383
-388 TransactionTooLargeForCache
-10003 CannotGrowDocumentInCappedNamespace
-`

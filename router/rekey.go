@@ -1,0 +1,213 @@
+package router
+
+import (
+	"context"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/shardgate/shardgate/catalog/shardkey"
+	"github.com/shardgate/shardgate/wire"
+	"github.com/shardgate/shardgate/wire/mongoerr"
+)
+
+// record is what a single write that runs in a transaction leaves on its shard, in the
+// same transaction, so that a repetition finds that it ran.
+type record struct {
+	ID    bson.D    `bson:"_id"`
+	Until time.Time `bson:"until"`
+	Reply bson.Raw  `bson:"reply,omitempty"` // absent: the attempt was given up
+}
+
+// rekeyed is what became of a transaction.
+type rekeyed int
+
+const (
+	rekeyDone  rekeyed = iota // or it failed
+	rekeyNone                 // nothing matched
+	rekeyAgain                // others came between
+)
+
+// rekey runs an update that may change its document's shard key, in a transaction on the
+// document's shard: it is committed if the document still belongs there. done is false if
+// nothing matched.
+func (r *Router) rekey(ctx context.Context, op *Op, w *single, c choice) (done bool, err error) {
+	if err := r.prepareInternal(ctx, c.Shard); err != nil {
+		return false, err
+	}
+	rec := record{ID: append(claimID(op, w), bson.E{Key: "attempt", Value: c.Attempt}), Until: time.Now().Add(claimLifetime)}
+	for {
+		if op.Txn.Present {
+			if reply, found, err := r.recorded(ctx, op, c.Shard, rec.ID); found || err != nil {
+				if err == nil && reply != nil {
+					err = w.took(c.Shard, reply)
+				}
+				return reply != nil, err
+			}
+		}
+		what, err := r.rekeyOnce(ctx, op, w, c, rec)
+		if what != rekeyAgain {
+			return what == rekeyDone, err
+		}
+		if late := op.Expired(); late != nil {
+			return false, late
+		}
+		if !sleep(ctx, time.Millisecond) {
+			return false, ctx.Err()
+		}
+	}
+}
+
+// rekeyOnce runs the transaction once.
+func (r *Router) rekeyOnce(ctx context.Context, op *Op, w *single, c choice, rec record) (rekeyed, error) {
+	try := r.trial(op)
+	open := true
+	defer func() {
+		if open {
+			r.undoTrial(ctx, &try, c.Shard)
+		}
+	}()
+	db := dbOf(w.entry.Coll.NS)
+	first := bsoncore.AppendBooleanElement(w.command(conjunction(w.filter, c.Filter)), "startTransaction", true)
+	s, err := r.inTrial(ctx, &try, c.Shard, db, first)
+	defer r.release(op, &s)
+	switch {
+	case isContended(err):
+		return rekeyAgain, err
+	case err != nil:
+		return rekeyDone, err
+	case countOf(s.body) == 0 && op.Txn.Present:
+		return r.giveUp(ctx, op, c.Shard, rec)
+	case countOf(s.body) == 0:
+		return rekeyNone, nil
+	}
+	if err := r.staysOn(ctx, &try, w, c, db); err != nil {
+		return rekeyDone, err
+	}
+	if op.Txn.Present {
+		rec.Reply = bson.Raw(s.body)
+		err := r.writeRecord(ctx, &try, c.Shard, rec)
+		if isContended(err) || mongoerr.CodeOf(err) == mongoerr.DuplicateKey {
+			return rekeyAgain, err
+		}
+		if err != nil {
+			return rekeyDone, err
+		}
+	}
+	commit := bsoncore.AppendInt32Element(nil, "commitTransaction", 1)
+	if wc, ok := op.Cmd.Arg(wire.ArgWriteConcern); ok && op.Drop&wire.ArgWriteConcern == 0 {
+		commit = append(commit, wc.Raw...)
+	}
+	end, err := r.inTrial(ctx, &try, c.Shard, "admin", commit)
+	defer r.release(op, &end)
+	if isContended(err) {
+		return rekeyAgain, err
+	}
+	open = false
+	if err != nil {
+		return rekeyDone, err
+	}
+	reply := appendField(s.body[:len(s.body)-1:len(s.body)-1], end.body, "writeConcernError")
+	return rekeyDone, w.took(c.Shard, wire.AppendDocEnd(reply, 0))
+}
+
+// isContended reports whether a transaction's statement failed because of others, so that
+// it can be run again.
+func isContended(err error) bool {
+	code := mongoerr.CodeOf(err)
+	return code == mongoerr.WriteConflict || code == mongoerr.NoSuchTransaction || code == mongoerr.LockTimeout
+}
+
+// countOf is how many documents a reply to update or findAndModify says it changed.
+func countOf(reply wire.Doc) int64 {
+	if last, ok := reply.Lookup("lastErrorObject"); ok {
+		reply, _ = last.Doc()
+	}
+	e, _ := reply.Lookup("n")
+	n, _ := e.Int64()
+	return n
+}
+
+// staysOn refuses a change by which the document belongs to another shard.
+func (r *Router) staysOn(ctx context.Context, try *Op, w *single, c choice, db string) error {
+	b := bsoncore.AppendStringElement(nil, "find", w.coll)
+	at, b := bsoncore.AppendDocumentElementStart(b, "filter")
+	t, id, _, err := shardkey.Lookup(c.Filter, []string{"_id"})
+	if err != nil {
+		return err
+	}
+	b = append(bsoncore.AppendHeader(b, bsoncore.Type(t), "_id"), id...)
+	b, _ = bsoncore.AppendDocumentEnd(b, at)
+	b = bsoncore.AppendDocumentElement(b, "collation", simpleCollation())
+	s, err := r.inTrial(ctx, try, c.Shard, db, b)
+	defer r.release(try, &s)
+	if err != nil {
+		return err
+	}
+	_, _, batch, err := cursorReply(s.info.Cursor)
+	if err != nil {
+		return err
+	}
+	e, _ := wire.FirstElem(batch)
+	doc, ok := e.Doc()
+	if !ok {
+		return mongoerr.New(mongoerr.InternalError, "a document is gone within a transaction")
+	}
+	owner, err := w.entry.ownerOf(doc)
+	if err != nil {
+		return err
+	}
+	if owner[0] != c.Shard {
+		return notYet("an update that moves a document to another shard")
+	}
+	return nil
+}
+
+func simpleCollation() []byte {
+	return bsoncore.BuildDocument(nil, bsoncore.AppendStringElement(nil, "locale", "simple"))
+}
+
+// recorded looks for the record of an attempt; reply is nil if it was given up.
+func (r *Router) recorded(ctx context.Context, op *Op, shard string, id bson.D) (reply wire.Doc, found bool, err error) {
+	ctx, cancel := op.Context(ctx)
+	defer cancel()
+	err = r.drain(ctx, shard, InternalDB, bson.D{
+		{Key: "find", Value: claimsColl}, {Key: "filter", Value: bson.D{{Key: "_id", Value: id}}},
+	}, func(doc bson.Raw) error {
+		found = true
+		if v, err := doc.LookupErr("reply"); err == nil {
+			reply = append(wire.Doc(nil), v.Value...)
+		}
+		return nil
+	})
+	return reply, found, err
+}
+
+// giveUp records that an attempt found nothing, so that it cannot run later.
+func (r *Router) giveUp(ctx context.Context, op *Op, shard string, rec record) (rekeyed, error) {
+	ctx, cancel := op.Context(ctx)
+	defer cancel()
+	body, err := r.run(ctx, shard, InternalDB, bson.D{{Key: "insert", Value: claimsColl}, {Key: "documents", Value: bson.A{rec}}})
+	if err == nil {
+		var info wire.ShardReply
+		if info, err = wire.Inspect(body); err == nil {
+			err = firstWriteError(info.WriteErrors)
+		}
+	}
+	if mongoerr.CodeOf(err) == mongoerr.DuplicateKey {
+		return rekeyAgain, err
+	}
+	return rekeyNone, err
+}
+
+// writeRecord is the record's part of the transaction.
+func (r *Router) writeRecord(ctx context.Context, try *Op, shard string, rec record) error {
+	raw, err := bson.Marshal(bson.D{{Key: "insert", Value: claimsColl}, {Key: "documents", Value: bson.A{rec}}})
+	if err != nil {
+		return err
+	}
+	s, err := r.inTrial(ctx, try, shard, InternalDB, raw[4:len(raw)-1])
+	r.release(try, &s)
+	return err
+}
