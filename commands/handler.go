@@ -71,8 +71,13 @@ func (h *Handler) client(c *server.Conn) *client {
 	return cl
 }
 
-// Closed implements server.Handler.
-func (h *Handler) Closed(*server.Conn) {}
+// Closed implements server.Handler: nobody else can use the cursors of the connection's
+// own session.
+func (h *Handler) Closed(ctx context.Context, c *server.Conn) {
+	if cl, ok := c.State.(*client); ok {
+		h.router.CloseCursors(ctx, cl.session)
+	}
+}
 
 // Time implements server.Handler.
 func (h *Handler) Time() *wire.ClusterTime { return h.router.Clock.Signed() }
@@ -92,7 +97,7 @@ func (h *Handler) Command(ctx context.Context, c *server.Conn, m *wire.Msg, repl
 	cl := h.client(c)
 	start := time.Now()
 	req := request{Op: &cl.op, h: h, conn: c}
-	cl.op = router.Op{Msg: m, Cmd: &cl.cmd, Reply: reply, Buffers: c.Buffers(), Conn: c.ID}
+	cl.op = router.Op{Msg: m, Cmd: &cl.cmd, Reply: reply, Buffers: c.Buffers(), Conn: c.ID, Trace: cl.op.Trace.Cleared()}
 	err := cl.cmd.Parse(m.Body)
 	if err == nil {
 		err = h.run(ctx, cl, &req)
@@ -176,12 +181,31 @@ func (h *Handler) logLine(req *request, code mongoerr.Code, err error, start tim
 	if h.opts.Log.GetLevel() > level {
 		return
 	}
-	l = l.Int64("conn", req.Op.Conn).Bytes("command", req.Cmd.First.Name).Bytes("db", req.Cmd.DB).
-		Dur("took", took).Int("shards", req.Shards).Bool("scatter", req.Scatter)
+	l = l.Int64("conn", req.Op.Conn).Bytes("command", req.Cmd.First.Name).Bytes("db", req.Cmd.DB)
+	if coll, ok := req.Cmd.First.StrBytes(); ok {
+		l = l.Bytes("collection", coll)
+	}
+	l = l.Dur("took", took).Int64("documents", req.Reply.Documents())
+	if len(req.Trace.Asked) > 0 {
+		l = l.Bool("scattered", req.Trace.Scattered()).Array("shards", asked(req.Trace.Asked))
+	}
+	if req.Trace.Why != "" {
+		l = l.Str("why", string(req.Trace.Why))
+	}
 	if err != nil {
 		l = l.Int32("code", int32(code)).AnErr("error", err)
 	}
 	l.Msg("command")
+}
+
+// asked prints the round trips of an operation.
+type asked []router.Asked
+
+// MarshalZerologArray implements zerolog.LogArrayMarshaler.
+func (a asked) MarshalZerologArray(list *zerolog.Array) {
+	for i := range a {
+		list.Dict(zerolog.Dict().Str("shard", a[i].Shard).Dur("took", a[i].Took))
+	}
 }
 
 // Query implements server.Handler: the old handshake, and a proper refusal for the

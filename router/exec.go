@@ -33,13 +33,14 @@ func (r *Router) exchange(ctx context.Context, op *Op, shard string, req *backen
 	if b == nil {
 		return out, mongoerr.Newf(mongoerr.ShardNotFound, "Shard %s not found", shard)
 	}
-	op.Shards++
 	req.Deadline = op.Deadline
 	if op.ReadTime != 0 && op.ReadTime <= r.Clock.Now() && !b.HasReached(op.ReadTime) {
 		r.advance(ctx, b, op.ReadTime)
 	}
 	lost := lostWrite{shard: shard} // attempts whose replies never came
+	start := time.Now()
 	defer func() {
+		op.Trace.Asked = append(op.Trace.Asked, Asked{Shard: shard, Took: time.Since(start)})
 		if len(lost.conns) > 0 && (err != nil || !out.info.OK) {
 			op.lost = append(op.lost, lost) // a later attempt did not find it done, so it may still run
 		}

@@ -31,12 +31,13 @@ func (r *Router) FindAndModify(ctx context.Context, op *Op) error {
 		}
 	}
 	defer func() { r.finish(ctx, op, s.entry) }()
-	var how way
-	if s.shards, how, err = targetFindAndModify(op, s.entry, upsert); err != nil {
+	a, err := targetFindAndModify(op, s.entry, upsert)
+	if err != nil {
 		return err
 	}
-	if how != wayDirect {
-		return r.modifySingle(ctx, op, &s, upsert, how)
+	s.shards, op.Trace.Why = a.shards, a.why
+	if a.way != wayDirect {
+		return r.modifySingle(ctx, op, &s, upsert, a.way)
 	}
 	p := &patch{}
 	if err := r.join(op, s.shards, p); err != nil {
@@ -57,25 +58,25 @@ func noneModified(op *Op) {
 	op.Reply.OK()
 }
 
-func targetFindAndModify(op *Op, e *Entry, upsert bool) (shards []string, how way, err error) {
+func targetFindAndModify(op *Op, e *Entry, upsert bool) (a aim, err error) {
 	if !e.Sharded() {
-		return e.Table.Shards(), wayDirect, nil
+		return aim{shards: e.Table.Shards()}, nil
 	}
 	q, err := filterOf(op, "query")
 	if err != nil {
-		return nil, wayDirect, err
+		return a, err
 	}
 	collated := Collated(op, e)
 	if mods, ok := op.Lookup("update"); ok {
 		u := target.Update{Filter: q, Collated: collated, Mods: mods.RawValue(), Upsert: upsert}
-		shards, how, err = e.targetMods(u, false)
+		a, err = e.targetMods(u, false)
 	} else {
-		shards, how, err = e.targetWrite(q, collated, false, false)
+		a, err = e.targetWrite(q, collated, false, false)
 	}
-	if err == nil && how != wayDirect && op.Txn.InTxn {
+	if err == nil && a.way != wayDirect && op.Txn.InTxn {
 		err = errSingleInTxn
 	}
-	return shards, how, err
+	return a, err
 }
 
 // modifySingle runs a findAndModify that must first look for its document.

@@ -59,9 +59,7 @@ type Op struct {
 	stmtID  int32   // else the number of the first
 	lost    []lostWrite
 
-	// For the log line.
-	Shards  int  // shards asked
-	Scatter bool // more than one was a target
+	Trace Trace
 }
 
 // NS returns "db.coll" of a command whose argument is a collection name, built in

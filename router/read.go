@@ -61,6 +61,7 @@ func (r *Router) route(s *scope, op *Op, filter bson.Raw) error {
 		i := e.Table.ShardOf(e.Table.Find(k))
 		s.shards = e.Table.Shards()[i : i+1]
 		s.exact = true
+		op.Trace.Why = target.WhyKey
 		return nil
 	}
 	t, err := target.Query(e.Table.Pattern(), e.Table, filter, collated)
@@ -68,6 +69,7 @@ func (r *Router) route(s *scope, op *Op, filter bson.Raw) error {
 		return mongoerr.Wrap(mongoerr.BadValue, err, "could not target the query")
 	}
 	s.exact = t.Exact
+	op.Trace.Why = t.Why
 	if t.Shards.Len() == 1 {
 		i := t.Shards.First()
 		s.shards = e.Table.Shards()[i : i+1]

@@ -24,14 +24,11 @@ type answer struct {
 // buffer must be released.
 func (r *Router) scatter(ctx context.Context, op *Op, shards []string, build func(dst []byte, i int) []byte) []answer {
 	answers := make([]answer, len(shards))
-	if len(shards) > 1 {
-		op.Scatter = true
-	}
 	ops := make([]Op, len(shards)) // exchange counts in its own
 	var wg sync.WaitGroup
 	for i := range shards {
 		ops[i] = *op
-		ops[i].lost = nil
+		ops[i].lost, ops[i].Trace.Asked = nil, nil
 		wg.Go(func() {
 			defer r.survive(&answers[i].err)
 			buf := op.Buffers.Get(512)
@@ -45,8 +42,8 @@ func (r *Router) scatter(ctx context.Context, op *Op, shards []string, build fun
 		})
 	}
 	wg.Wait()
-	op.Shards += len(shards)
 	for i := range ops {
+		op.Trace.Asked = append(op.Trace.Asked, ops[i].Trace.Asked...)
 		op.lost = append(op.lost, ops[i].lost...)
 	}
 	for i := range answers {

@@ -11,9 +11,7 @@ import (
 // cursors here. Shards that cannot be reached end them by themselves.
 func (r *Router) EndSessions(ctx context.Context, op *Op, command string, ids []UUID) {
 	for _, id := range ids {
-		for _, c := range r.cursors.removeSession(id) {
-			r.killShardCursors(ctx, c)
-		}
+		r.CloseCursors(ctx, id)
 	}
 	b := bsoncore.NewArrayBuilder()
 	for _, id := range ids {
@@ -33,6 +31,13 @@ func (r *Router) EndSessions(ctx context.Context, op *Op, command string, ids []
 				r.log.Debug().Err(err).Str("shard", id).Msg(command)
 			}
 		})
+	}
+}
+
+// CloseCursors closes the cursors of a session.
+func (r *Router) CloseCursors(ctx context.Context, id UUID) {
+	for _, c := range r.cursors.removeSession(id) {
+		r.killShardCursors(ctx, c)
 	}
 }
 

@@ -57,7 +57,6 @@ var errSingleInTxn = notYet("in a transaction, a write of one document whose fil
 
 // writeSingle runs a single write outside transactions.
 func (r *Router) writeSingle(ctx context.Context, op *Op, w *single) error {
-	op.Scatter = true
 	until := time.Now().Add(r.opts.RetryTimeout)
 	for attempt := int32(0); time.Now().Before(until); attempt++ {
 		c, err := r.choose(ctx, op, w)
@@ -123,7 +122,7 @@ func (r *Router) choose(ctx context.Context, op *Op, w *single) (c choice, err e
 	read.Write, read.lost = false, nil
 	elems := w.find()
 	answers := r.scatter(ctx, &read, w.shards, func(dst []byte, _ int) []byte { return r.appendElems(dst, &read, elems) })
-	op.Shards = read.Shards
+	op.Trace = read.Trace
 	defer r.releaseAll(op, answers)
 	if err := firstError(answers); err != nil {
 		return c, err

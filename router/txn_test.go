@@ -75,7 +75,7 @@ func TestStatementThatTheRouterRefuses(t *testing.T) {
 // TestBatchOfATransactionOverShards is refused before any of it has run.
 func TestBatchOfATransactionOverShards(t *testing.T) {
 	t.Parallel()
-	on := func(shards ...string) statement { return statement{shards: shards} }
+	on := func(shards ...string) statement { return statement{aim: aim{shards: shards}} }
 	for _, c := range []struct {
 		name   string
 		joined string

@@ -180,7 +180,7 @@ func (r *Router) aggregateView(ctx context.Context, op *Op, view *Entry, p *pipe
 // aggregateInside runs an aggregate that stands for an operation.
 func (r *Router) aggregateInside(ctx context.Context, op, in *Op) error {
 	err := r.Aggregate(ctx, in)
-	op.Shards, op.Scatter = in.Shards, in.Scatter
+	op.Trace = in.Trace
 	return err
 }
 

@@ -14,10 +14,9 @@ import (
 
 // statement is one write of a client's batch.
 type statement struct {
-	doc    []byte // as the shard is to get it
-	shards []string
-	way    way
-	err    *mongoerr.Error // it cannot be targeted
+	aim
+	doc []byte          // as the shard is to get it
+	err *mongoerr.Error // it cannot be targeted
 }
 
 // writeKind is one of the three batch commands.
@@ -228,9 +227,12 @@ func (r *Router) targetStatements(op *Op, kind writeKind, s *scope, docs []byte,
 			}
 			st.shards, err = s.entry.ownerOf(st.doc)
 		case kind.update:
-			st.shards, st.way, err = s.entry.targetUpdate(doc)
+			st.aim, err = s.entry.targetUpdate(doc)
 		default:
-			st.shards, st.way, err = s.entry.targetDelete(doc)
+			st.aim, err = s.entry.targetDelete(doc)
+		}
+		if len(st.shards) > 1 {
+			op.Trace.Why = st.why
 		}
 		if st.way != wayDirect && op.Txn.InTxn {
 			err = errSingleInTxn

@@ -56,56 +56,57 @@ func isSet(doc wire.Doc, name string) bool {
 }
 
 // targetUpdate finds the shards of an update statement.
-func (e *Entry) targetUpdate(doc wire.Doc) (shards []string, how way, err error) {
+func (e *Entry) targetUpdate(doc wire.Doc) (aim, error) {
 	if !e.Sharded() {
-		return e.Table.Shards(), wayDirect, nil
+		return aim{shards: e.Table.Shards()}, nil
 	}
 	q, collated, err := writeFilter(e, doc)
 	if err != nil {
-		return nil, wayDirect, err
+		return aim{}, err
 	}
 	mods, ok := doc.Lookup("u")
 	if !ok {
-		return nil, wayDirect, mongoerr.New(40414, "BSON field 'update.updates.u' is missing but a required field")
+		return aim{}, mongoerr.New(40414, "BSON field 'update.updates.u' is missing but a required field")
 	}
 	u := target.Update{Filter: q, Collated: collated, Mods: mods.RawValue(), Upsert: isSet(doc, "upsert")}
 	return e.targetMods(u, isSet(doc, "multi"))
 }
 
 // targetMods finds the shards of an update. It refuses one that no shard would run.
-func (e *Entry) targetMods(u target.Update, multi bool) (shards []string, how way, err error) {
+func (e *Entry) targetMods(u target.Update, multi bool) (aim, error) {
 	if why := target.Malformed(u.Mods); why != "" && !u.Replaces() {
-		return nil, wayDirect, mongoerr.New(mongoerr.FailedToParse, why)
+		return aim{}, mongoerr.New(mongoerr.FailedToParse, why)
 	}
-	shards, how, err = e.targetWrite(u.Filter, u.Collated, multi, u.Upsert)
+	a, err := e.targetWrite(u.Filter, u.Collated, multi, u.Upsert)
 	if err != nil {
-		return nil, wayDirect, err
+		return aim{}, err
 	}
-	if how == waySingle {
+	if a.way == waySingle {
 		u.Upsert = false // its document goes where its key says
 	}
 	switch {
 	case !target.MayChangeKey(e.Table.Pattern(), u):
-		return shards, how, nil
+		return a, nil
 	case multi:
-		return nil, wayDirect, mongoerr.New(mongoerr.InvalidOptions, "Multi-update operations are not allowed when updating the shard key field.")
+		return aim{}, mongoerr.New(mongoerr.InvalidOptions, "Multi-update operations are not allowed when updating the shard key field.")
 	}
-	return shards, wayRekey, nil
+	a.way = wayRekey
+	return a, nil
 }
 
 // targetDelete finds the shards of a delete statement.
-func (e *Entry) targetDelete(doc wire.Doc) (shards []string, how way, err error) {
+func (e *Entry) targetDelete(doc wire.Doc) (aim, error) {
 	if !e.Sharded() {
-		return e.Table.Shards(), wayDirect, nil
+		return aim{shards: e.Table.Shards()}, nil
 	}
 	q, collated, err := writeFilter(e, doc)
 	if err != nil {
-		return nil, wayDirect, err
+		return aim{}, err
 	}
 	limit, ok := doc.Lookup("limit")
 	n, _ := limit.Int64()
 	if !ok || n < 0 || n > 1 {
-		return nil, wayDirect, mongoerr.Newf(mongoerr.FailedToParse, "The limit field in delete objects must be 0 or 1. Got %d", n)
+		return aim{}, mongoerr.Newf(mongoerr.FailedToParse, "The limit field in delete objects must be 0 or 1. Got %d", n)
 	}
 	return e.targetWrite(q, collated, n == 0, false)
 }
@@ -119,20 +120,28 @@ const (
 	wayRekey             // as single, in a transaction: its shard key may change
 )
 
+// aim is where a statement goes.
+type aim struct {
+	shards []string
+	way    way
+	why    target.Why // these shards; "" for an unsharded collection
+}
+
 // targetWrite finds the shards of an update or delete.
-func (e *Entry) targetWrite(q bson.Raw, collated, multi, upsert bool) (shards []string, how way, err error) {
+func (e *Entry) targetWrite(q bson.Raw, collated, multi, upsert bool) (aim, error) {
 	t, err := target.Query(e.Table.Pattern(), e.Table, q, collated)
 	if err != nil {
-		return nil, wayDirect, mongoerr.Wrap(mongoerr.BadValue, err, "could not target the write")
+		return aim{}, mongoerr.Wrap(mongoerr.BadValue, err, "could not target the write")
 	}
 	switch {
 	case upsert && t.Key == nil && multi:
-		return nil, wayDirect, mongoerr.New(mongoerr.ShardKeyNotFound, "Failed to target upsert by query :: could not extract exact shard key")
+		return aim{}, mongoerr.New(mongoerr.ShardKeyNotFound, "Failed to target upsert by query :: could not extract exact shard key")
 	case t.Key != nil && (upsert || !multi):
-		return e.owner(t.Key), wayDirect, nil
+		return aim{shards: e.owner(t.Key), why: t.Why}, nil
 	}
+	a := aim{shards: shardList(e, &t), why: t.Why}
 	if !multi && (upsert || t.Shards.Len() > 1) {
-		return shardList(e, &t), waySingle, nil
+		a.way = waySingle
 	}
-	return shardList(e, &t), wayDirect, nil
+	return a, nil
 }

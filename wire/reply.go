@@ -103,6 +103,39 @@ func (r *Reply) Doc(name string, d []byte) {
 	r.Elems = bsoncore.AppendDocumentElement(r.Elems, name, d)
 }
 
+// Documents counts what the reply gives of documents: a cursor's batch, or else "n".
+func (r *Reply) Documents() int64 {
+	for rest := r.Elems[r.bodyAt+4:]; len(rest) > 0; {
+		e, size := FirstElem(rest)
+		if size == 0 {
+			return 0
+		}
+		rest = rest[size:]
+		switch string(e.Name) {
+		case "n":
+			n, _ := e.Int64()
+			return n
+		case "cursor":
+			return batchLen(e)
+		}
+	}
+	return 0
+}
+
+func batchLen(cursor Elem) (n int64) {
+	d, _ := cursor.Doc()
+	batch, ok := d.Lookup("firstBatch")
+	if !ok {
+		batch, _ = d.Lookup("nextBatch")
+	}
+	it := Doc(batch.Value).Iter()
+	var e Elem
+	for it.Next(&e) {
+		n++
+	}
+	return n
+}
+
 // OK appends ok: 1.
 func (r *Reply) OK() { r.Double("ok", 1) }
 

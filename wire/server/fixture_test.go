@@ -50,8 +50,8 @@ func (f *fakeHandler) Query(_ context.Context, _ *Conn, q *wire.Query, reply *wi
 	return 0, nil
 }
 
-func (f *fakeHandler) Closed(*Conn)            { f.closed.Add(1) }
-func (f *fakeHandler) Time() *wire.ClusterTime { return f.clock }
+func (f *fakeHandler) Closed(context.Context, *Conn) { f.closed.Add(1) }
+func (f *fakeHandler) Time() *wire.ClusterTime       { return f.clock }
 
 // running is a server that runs until stop.
 type running struct {

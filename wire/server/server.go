@@ -25,7 +25,7 @@ type Handler interface {
 	// of the OP_REPLY.
 	Query(ctx context.Context, c *Conn, q *wire.Query, reply *wire.Reply) (flags uint32, err error)
 	// Closed is called once when a connection has ended.
-	Closed(c *Conn)
+	Closed(ctx context.Context, c *Conn)
 	// Time returns the cluster time to send with a reply, or nil for none.
 	Time() *wire.ClusterTime
 }
@@ -135,7 +135,7 @@ func (s *Server) start(ctx context.Context, nc net.Conn) {
 			delete(s.conns, c)
 			s.mu.Unlock()
 			c.close()
-			s.opts.Handler.Closed(c)
+			s.opts.Handler.Closed(ctx, c)
 		}()
 		c.serve(ctx)
 	})

@@ -1,0 +1,32 @@
+package router
+
+import (
+	"time"
+
+	"github.com/shardgate/shardgate/router/target"
+)
+
+// Trace is what an operation did on its way, for the log.
+type Trace struct {
+	Asked []Asked    // in the order of the answers
+	Why   target.Why // the shards of a sharded collection were chosen
+}
+
+// Cleared returns an empty Trace that goes on in the memory of this one.
+func (t *Trace) Cleared() Trace { return Trace{Asked: t.Asked[:0]} }
+
+// Asked is one round trip to a shard.
+type Asked struct {
+	Shard string
+	Took  time.Duration
+}
+
+// Scattered reports whether more than one shard was asked.
+func (t *Trace) Scattered() bool {
+	for i := range t.Asked {
+		if t.Asked[i].Shard != t.Asked[0].Shard {
+			return true
+		}
+	}
+	return false
+}
