@@ -133,6 +133,9 @@ func (r *Router) Aggregate(ctx context.Context, op *Op) error {
 	if p.out {
 		return notYet("$out and $merge")
 	}
+	if op.view != "" && isSet(op.Cmd.Body, "explain") {
+		return notYet("explain on views")
+	}
 	if p.first == "$documents" {
 		return mongoerr.New(mongoerr.InvalidNamespace, "'$documents' can only be run with {aggregate: 1}")
 	}
