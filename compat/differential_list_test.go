@@ -75,6 +75,13 @@ var differences = []difference{
 		covers:  func(c *call) bool { return c.sharded("update") && c.router.has(61) },
 	},
 	{
+		name: "many documents do not change their shard keys at once",
+		why:  "each might have to move to another shard",
+		page: "https://www.mongodb.com/docs/manual/core/sharding-change-shard-key-value/", shape: "ranged",
+		example: `{"update": "c", "updates": [{"q": {"i": 1}, "u": {"$set": {"r": 4}}, "multi": true}]}`,
+		covers:  func(c *call) bool { return c.sharded("update") && c.router.has(72) && !c.judge.has(52) },
+	},
+	{
 		name: "an unacknowledged write is acknowledged to the router",
 		why:  "shards get w: 1 instead of w: 0; no client reads the reply",
 		page: "MONGOS.md §2.8", shape: "unsharded", example: `{"insert": "c", "documents": [{"_id": 100}], "writeConcern": {"w": 0}}`,
@@ -101,6 +108,12 @@ var pending = []difference{
 		covers: func(c *call) bool {
 			return c.sharded("update", "delete") && slices.Contains([]int{9, 14, 40414}, c.judge.code()) && get(c.router.reply, "writeErrors") != nil
 		},
+	},
+	{
+		name: "an update that cannot be read and is thought to change a shard key",
+		why:  "72 instead of the error that a mongod gives for what is wrong",
+		page: "mongod 6.0.5", shape: "ranged", example: `{"update": "c", "updates": [{"q": {"i": 1}, "u": {"$set": {"$x": 1}}, "multi": true}]}`,
+		covers: func(c *call) bool { return c.sharded("update") && c.judge.has(52) && c.router.has(72) },
 	},
 	{
 		name: "a batch without the field of its statements",
@@ -143,6 +156,17 @@ func (a *answer) codes() []int {
 	}
 
 	return list
+}
+
+// refusal is the text of the first error of an answer.
+func (a *answer) refusal() string {
+	errmsg, _ := get(a.reply, "errmsg").(string)
+	if errs, _ := get(a.reply, "writeErrors").(bson.A); errmsg == "" && len(errs) > 0 {
+		d, _ := errs[0].(bson.D)
+		errmsg, _ = get(d, "errmsg").(string)
+	}
+
+	return errmsg
 }
 
 // has reports whether a code is among an answer's.
