@@ -167,6 +167,9 @@ func createIndexes(ctx context.Context, req *request) error {
 	if len(indexes) == 0 {
 		return mongoerr.New(mongoerr.BadValue, "Must specify at least one index to create")
 	}
+	if it.Err() != nil {
+		return it.Err() // what cannot be read to its end is not cut off
+	}
 	cmd := bson.D{{Key: "createIndexes", Value: req.Cmd.First.RawValue()}, {Key: "indexes", Value: clean}}
 	cmd = append(cmd, req.options("indexes", "blocking")...)
 	cmd = req.withWriteConcern(cmd)

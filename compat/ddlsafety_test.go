@@ -2,11 +2,14 @@ package compat
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
@@ -183,6 +186,54 @@ func TestShardCollectionOverLeftovers(t *testing.T) {
 		at, _ := uuidOn(t, i, db, "c")
 		require.Equal(t, id, at)
 		require.ElementsMatch(t, []string{"_id_", "x_1", "k_hashed"}, indexNames(t, shard(t, i).Database(db).Collection("c")), "shard %d", i)
+	}
+}
+
+// An attempt to make a collection on a shard that arrives only when the name has a new life there does nothing. (An applyOps
+// renames what is in its way.)
+func TestLateAttemptsDoNothing(t *testing.T) {
+	db := newDB(t)
+	ctx := opContext(t, 2*opLimit)
+	d := router(t, 0).Database(db)
+	id := uuid.New()
+	old := bson.Binary{Subtype: 4, Data: id[:]}
+
+	for n, make := range []func(coll string){
+		func(coll string) { require.NoError(t, d.CreateCollection(ctx, coll)) },
+		func(coll string) { shardCollection(t, 0, db+"."+coll, bson.D{{"k", "hashed"}}) },
+	} {
+		coll := fmt.Sprint("c", n)
+		sum := sha256.Sum256([]byte(db + "." + coll))
+		guard := "shardgate.guard." + hex.EncodeToString(sum[:12])
+
+		var late []bson.D
+
+		for i := range shardCount {
+			require.NoError(t, shard(t, i).Database(db).CreateCollection(ctx, guard))
+			id, ok := uuidOn(t, i, db, guard)
+			require.True(t, ok)
+			late = append(late, bson.D{{"applyOps", bson.A{
+				bson.D{{"op", "i"}, {"ns", db + "." + guard}, {"ui", id}, {"o", bson.D{{"_id", 0}}}},
+				bson.D{{"op", "c"}, {"ns", db + ".$cmd"}, {"ui", old}, {"o", bson.D{{"create", coll}}}},
+			}}})
+		}
+
+		make(coll)
+
+		for i := range 30 {
+			_, err := d.Collection(coll).InsertOne(ctx, bson.D{{"k", i}})
+			require.NoError(t, err)
+		}
+
+		for i := range shardCount {
+			if _, there := uuidOn(t, i, db, coll); there {
+				err := shard(t, i).Database("admin").RunCommand(ctx, late[i]).Err()
+				require.Equal(t, 26, code(err), "%v", err)
+			}
+		}
+
+		require.Equal(t, int64(30), count(t, d.Collection(coll), bson.D{}))
+		require.NoError(t, d.Collection(coll).Drop(ctx))
 	}
 }
 

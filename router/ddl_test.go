@@ -239,6 +239,26 @@ func TestTakeInReplacesNothing(t *testing.T) {
 	}
 }
 
+// TestApplyOpsIsGuarded: its first operation fails where the guard is gone.
+func TestApplyOpsIsGuarded(t *testing.T) {
+	t.Parallel()
+	_, guard := catalog.SplitNS(guardOf("d.new"))
+	require.NotEqual(t, guardOf("d.other"), guardOf("d.new"))
+	id, like := uuid.New(), collInfo{Name: "new", Type: "collection"}
+	made := uuid.New()
+	like.Info.UUID = bson.Binary{Subtype: 4, Data: made[:]}
+	s := &ddlShard{held: []bson.D{held(guard, id)}}
+	r := overDDL(t, s, "", nil)
+	require.NoError(t, r.createWithUUID(t.Context(), "s", "d.new", &like))
+	ops := bson.Raw(s.got("applyOps")[0]).Lookup("applyOps").Array()
+	require.Equal(t, "i", ops.Index(0).Document().Lookup("op").StringValue())
+	_, first := ops.Index(0).Document().Lookup("ui").Binary()
+	require.Equal(t, id[:], first)
+	_, second := ops.Index(1).Document().Lookup("ui").Binary()
+	require.Equal(t, made[:], second)
+	require.Len(t, s.got("drop"), 1, "the guard goes with the attempt")
+}
+
 func TestSameIndexKey(t *testing.T) {
 	t.Parallel()
 	key := func(elems ...bson.E) bson.Raw { return bson.Raw(doc(t, elems...)) }

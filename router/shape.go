@@ -18,6 +18,9 @@ func (r *Router) createAt(ctx context.Context, shard, ns string, options bson.D)
 	db, coll := catalog.SplitNS(ns)
 	cmd := append(bson.D{{Key: "create", Value: coll}}, options...)
 	cmd = append(cmd, bson.E{Key: "writeConcern", Value: majorityWrites})
+	if err := r.dropGuard(ctx, shard, ns); err != nil {
+		return nil, err
+	}
 	_, err := r.run(ctx, shard, db, cmd)
 	if !isUnsure(err) && mongoerr.CodeOf(err) == mongoerr.NamespaceExists {
 		if err = r.dropStranger(ctx, shard, ns); err == nil {
@@ -78,7 +81,10 @@ func (r *Router) copyShape(ctx context.Context, ns string, like *collInfo, home 
 			continue
 		}
 		_, err = r.run(ctx, shard, db, bson.D{
-			{Key: "createIndexes", Value: coll}, {Key: "indexes", Value: indexes}, {Key: "writeConcern", Value: majorityWrites},
+			{Key: "createIndexes", Value: coll},
+			{Key: "indexes", Value: indexes},
+			{Key: "collectionUUID", Value: like.Info.UUID},
+			{Key: "writeConcern", Value: majorityWrites},
 		})
 		if err != nil {
 			return err
@@ -90,6 +96,9 @@ func (r *Router) copyShape(ctx context.Context, ns string, like *collInfo, home 
 // copyTo makes a collection on a shard where it has no data yet. One of the same UUID is
 // kept, not made anew: a drop by a UUID in use could arrive late.
 func (r *Router) copyTo(ctx context.Context, shard, ns string, like *collInfo) error {
+	if err := r.dropGuard(ctx, shard, ns); err != nil {
+		return err
+	}
 	found, err := r.find(ctx, shard, ns)
 	switch {
 	case err != nil:
@@ -105,33 +114,6 @@ func (r *Router) copyTo(ctx context.Context, shard, ns string, like *collInfo) e
 		return r.settle(ctx, shard)
 	}
 	return r.createWithUUID(ctx, shard, ns, like)
-}
-
-// createWithUUID makes a collection of a given UUID by applyOps (MONGOD.md "Versions
-// and names"): one logical collection has one UUID everywhere.
-func (r *Router) createWithUUID(ctx context.Context, shard, ns string, like *collInfo) error {
-	db, coll := catalog.SplitNS(ns)
-	o := bson.D{{Key: "create", Value: coll}}
-	if err := appendElements(&o, like.Options); err != nil {
-		return err
-	}
-	if like.IDIndex != nil {
-		o = append(o, bson.E{Key: "idIndex", Value: like.IDIndex})
-	}
-	u := like.uuid()
-	return r.applyOp(ctx, shard, bson.D{
-		{Key: "op", Value: "c"},
-		{Key: "ns", Value: db + ".$cmd"},
-		{Key: "ui", Value: bson.Binary{Subtype: 4, Data: u[:]}},
-		{Key: "o", Value: o},
-	})
-}
-
-func (r *Router) applyOp(ctx context.Context, shard string, op bson.D) error {
-	_, err := r.run(ctx, shard, "admin", bson.D{
-		{Key: "applyOps", Value: bson.A{op}}, {Key: "writeConcern", Value: majorityWrites},
-	})
-	return err
 }
 
 // dropAt drops a collection on one shard by its UUID. That it is not there is no error,
@@ -167,7 +149,7 @@ func (r *Router) dropView(ctx context.Context, shard, ns string) error {
 	if err != nil || views == nil {
 		return err
 	}
-	return r.applyOp(ctx, shard, bson.D{
+	return r.applyOps(ctx, shard, bson.D{
 		{Key: "op", Value: "d"},
 		{Key: "ns", Value: db + ".system.views"},
 		{Key: "ui", Value: views.Info.UUID},

@@ -257,7 +257,10 @@ func (r *Router) makeKeyIndex(ctx context.Context, e *Entry, spec *ShardSpec) er
 		index = append(index, bson.E{Key: "collation", Value: bson.D{{Key: "locale", Value: "simple"}}})
 	}
 	_, err := r.run(ctx, e.Home(), db, bson.D{
-		{Key: "createIndexes", Value: coll}, {Key: "indexes", Value: bson.A{index}}, {Key: "writeConcern", Value: majorityWrites},
+		{Key: "createIndexes", Value: coll},
+		{Key: "indexes", Value: bson.A{index}},
+		{Key: "collectionUUID", Value: bson.Binary{Subtype: 4, Data: e.Coll.UUID[:]}},
+		{Key: "writeConcern", Value: majorityWrites},
 	})
 	return err
 }

@@ -1,0 +1,91 @@
+package router
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/shardgate/shardgate/catalog"
+	"github.com/shardgate/shardgate/wire/mongoerr"
+)
+
+// guardOf names the collection that guards createWithUUID on a shard while it is at work
+// on a namespace.
+func guardOf(ns string) string {
+	db, _ := catalog.SplitNS(ns)
+	sum := sha256.Sum256([]byte(ns))
+	return db + ".shardgate.guard." + hex.EncodeToString(sum[:12])
+}
+
+// createWithUUID makes a collection of a given UUID by applyOps (MONGOD.md "Versions
+// and names"): one logical collection has one UUID everywhere.
+//
+// An applyOps renames out of the way whatever has its name or its UUID. One of a failed
+// attempt that arrived late would so take a later collection away. Its first operation
+// therefore needs a guard, a collection of this attempt alone, and fails without it:
+// who begins anything on the shard under the name drops the guard first.
+func (r *Router) createWithUUID(ctx context.Context, shard, ns string, like *collInfo) (err error) {
+	db, coll := catalog.SplitNS(ns)
+	o := bson.D{{Key: "create", Value: coll}}
+	if err := appendElements(&o, like.Options); err != nil {
+		return err
+	}
+	if like.IDIndex != nil {
+		o = append(o, bson.E{Key: "idIndex", Value: like.IDIndex})
+	}
+	guard, err := r.makeGuard(ctx, shard, ns)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		ctx, cancel := withTimeout(ctx)
+		defer cancel()
+		if derr := r.dropGuard(ctx, shard, ns); err == nil {
+			err = derr
+		}
+	}()
+	u := like.uuid()
+	return r.applyOps(ctx, shard,
+		bson.D{
+			{Key: "op", Value: "i"},
+			{Key: "ns", Value: guardOf(ns)},
+			{Key: "ui", Value: guard.Info.UUID},
+			{Key: "o", Value: bson.D{{Key: "_id", Value: int32(0)}}},
+		},
+		bson.D{
+			{Key: "op", Value: "c"},
+			{Key: "ns", Value: db + ".$cmd"},
+			{Key: "ui", Value: bson.Binary{Subtype: 4, Data: u[:]}},
+			{Key: "o", Value: o},
+		})
+}
+
+// makeGuard makes a guard where dropGuard has left none.
+func (r *Router) makeGuard(ctx context.Context, shard, ns string) (*collInfo, error) {
+	db, name := catalog.SplitNS(guardOf(ns))
+	_, err := r.run(ctx, shard, db, bson.D{{Key: "create", Value: name}, {Key: "writeConcern", Value: majorityWrites}})
+	if err != nil {
+		return nil, err
+	}
+	guard, err := r.find(ctx, shard, guardOf(ns))
+	if err == nil && guard == nil {
+		err = mongoerr.Newf(mongoerr.NamespaceNotFound, "the guard of %s is gone from shard %s", ns, shard)
+	}
+	return guard, err
+}
+
+// dropGuard takes what is left of earlier attempts its guard: from now on it fails.
+func (r *Router) dropGuard(ctx context.Context, shard, ns string) error {
+	guard, err := r.find(ctx, shard, guardOf(ns))
+	if err != nil || guard == nil {
+		return err
+	}
+	return r.dropAt(ctx, shard, guardOf(ns), guard.uuid())
+}
+
+func (r *Router) applyOps(ctx context.Context, shard string, ops ...bson.D) error {
+	_, err := r.run(ctx, shard, "admin", bson.D{{Key: "applyOps", Value: ops}, {Key: "writeConcern", Value: majorityWrites}})
+	return err
+}
