@@ -23,10 +23,12 @@ var errReplaced = errors.New("another router runs under this name")
 // of the one that it replaces (PROTOCOL.md, "More rules" 2 and 3). users are those of
 // an earlier incarnation of this very process.
 func (r *Router) register(ctx context.Context, users []catalog.ShardUser) (replaced *catalog.Router, err error) {
+	incarnation := uuid.NewString()
 	self, replaced, err := r.store.Register(ctx, catalog.Router{
-		Incarnation: uuid.NewString(), Name: r.opts.Name, Version: r.opts.Version, Started: time.Now(), Users: users,
+		Incarnation: incarnation, Name: r.opts.Name, Version: r.opts.Version, Started: time.Now(), Users: users,
 	})
 	if err != nil {
+		r.disown(ctx, incarnation)
 		return nil, fmt.Errorf("register router %s: %w", r.opts.Name, err)
 	}
 	r.self.Store(self)
@@ -38,6 +40,17 @@ func (r *Router) register(ctx context.Context, users []catalog.ShardUser) (repla
 		}
 	}
 	return replaced, nil
+}
+
+// disown sees to it that a row which may have been made, its reply being lost, holds
+// nothing up but what it inherited.
+func (r *Router) disown(ctx context.Context, incarnation string) {
+	ctx, cancel := withTimeout(ctx)
+	defer cancel()
+	err := r.store.Heartbeat(ctx, incarnation, catalog.Ack{Version: catalog.Stopped}, nil)
+	if err != nil && !errors.Is(err, catalog.ErrEvicted) {
+		r.log.Warn().Err(err).Msg("a row may be left in the catalog: metadata operations wait until this router is started again")
+	}
 }
 
 // rejoin registers a new incarnation after an eviction and logs in anew everywhere. It

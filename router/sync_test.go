@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -41,6 +42,33 @@ func TestNewThatFailsLeavesNoRow(t *testing.T) {
 	routers, err := store.Routers(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, routers)
+}
+
+// deafStore loses the reply of Register.
+type deafStore struct{ catalog.Store }
+
+func (s deafStore) Register(ctx context.Context, row catalog.Router) (self, replaced *catalog.Router, err error) {
+	if _, _, err = s.Store.Register(ctx, row); err != nil {
+		return nil, nil, err
+	}
+	return nil, nil, catalog.ErrUnavailable
+}
+
+// TestRegistrationWhoseReplyWasLost holds nothing up but what it inherited.
+func TestRegistrationWhoseReplyWasLost(t *testing.T) {
+	t.Parallel()
+	store := newStore(t, nowhere)
+	inherited := []catalog.ShardUser{{Shard: "s", User: "u"}}
+	_, _, err := store.Register(t.Context(), catalog.Router{Name: "r:1", Incarnation: "first", Users: inherited})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err = New(ctx, Options{Store: deafStore{store}, Name: "r:1", Log: zerolog.Nop()})
+	cancel()
+	require.ErrorIs(t, err, catalog.ErrUnavailable)
+	require.Equal(t, inherited, rowOf(t, store, "r:1").Users)
+	r, _ := startRouter(t, store, "r:2", Options{BarrierTimeout: time.Second})
+	require.NoError(t, r.EnableSharding(t.Context(), "new", ""))
+	requireCode(t, 46, r.barrier(t.Context(), 1, "d.a"))
 }
 
 // TestRunThatIsOverAtOnce closes all the same.
@@ -137,9 +165,18 @@ func TestCatalogIsAnotherOne(t *testing.T) {
 			require.NoError(t, r.tick(t.Context()))
 			require.Same(t, seen, r.Snapshot())
 			require.False(t, r.CatalogDown())
-			require.Equal(t, seen.Version, acked(t, store, "r:1"), "it acknowledges nothing that it did not load")
-			require.NoError(t, store.Deregister(t.Context(), r.Self().Incarnation))
-			r.sent = beat{}
+
+			// Its row is as it was once: what it acts by is no state of this catalog.
+			again := func() {
+				require.NoError(t, store.Deregister(t.Context(), r.Self().Incarnation))
+				r.sent = beat{}
+			}
+			again()
+			_, _, err := store.Register(t.Context(), catalog.Router{Incarnation: r.Self().Incarnation, Name: "r:1"})
+			require.NoError(t, err)
+			require.NoError(t, r.tick(t.Context()))
+			require.Zero(t, acked(t, store, "r:1"))
+			again()
 			require.ErrorIs(t, r.tick(t.Context()), errOtherCatalog, "it does not register there")
 		})
 	}
