@@ -335,7 +335,7 @@ func TestPoolDialThatFailsGivesItsPlaceUp(t *testing.T) {
 	t.Parallel()
 	f := newMember(t)
 	f.mute.Store(true)
-	p := poolOf(t, f, Config{MaxConns: 1, DialTimeout: 20 * time.Millisecond})
+	p := poolOf(t, f, Config{MaxConns: 1, DialTimeout: 500 * time.Millisecond})
 	_, err := p.get(t.Context(), time.Time{})
 	require.Error(t, err)
 	require.Equal(t, mongoerr.HostUnreachable, p.shard.failed(f.addr, false, err).Client().Code, "the operation has no limit: %v", err)

@@ -26,8 +26,8 @@ var majority = bson.D{{Key: "w", Value: "majority"}, {Key: "wtimeout", Value: in
 
 // CreateUser makes a mongod user of this router's own on the shard, with a
 // password that nobody else ever learns, and returns its login for SetCredential.
-// ShutOut shuts whoever uses it out for certain (PROTOCOL.md F2, F5). Where shards run
-// without auth it is no user.
+// Dropping that user later shuts the router out for certain (PROTOCOL.md F2, F5). Where
+// shards run without auth it is no user.
 func (s *Shard) CreateUser(ctx context.Context, name string) (Credential, error) {
 	if s.cfg.Admin.None() {
 		return Credential{}, nil
@@ -79,41 +79,6 @@ func (s *Shard) DropUser(ctx context.Context, name string) error {
 	}).Err()
 	if err != nil && !hasCode(err, codeUserNotFound) {
 		return fmt.Errorf("drop user on %s: %w", s.ID, err)
-	}
-	return nil
-}
-
-// ShutOut drops a router's user and kills what it left running: an operation outlives
-// its user and its connection (PROTOCOL.md F3). It is an error while one is left.
-func (s *Shard) ShutOut(ctx context.Context, name string) error {
-	if s.cfg.Admin.None() {
-		return nil
-	}
-	if err := s.DropUser(ctx, name); err != nil {
-		return err
-	}
-	db := s.admin.Database("admin")
-	cur, err := db.Aggregate(ctx, mongo.Pipeline{
-		{{Key: "$currentOp", Value: bson.D{{Key: "allUsers", Value: true}}}},
-		{{Key: "$match", Value: bson.D{{Key: "effectiveUsers.user", Value: name}, {Key: "active", Value: true}}}},
-		{{Key: "$project", Value: bson.D{{Key: "opid", Value: int32(1)}}}},
-	})
-	if err != nil {
-		return fmt.Errorf("operations of %s on %s: %w", name, s.ID, err)
-	}
-	var running []struct {
-		ID bson.RawValue `bson:"opid"`
-	}
-	if err := cur.All(ctx, &running); err != nil {
-		return fmt.Errorf("operations of %s on %s: %w", name, s.ID, err)
-	}
-	for _, op := range running {
-		if err := db.RunCommand(ctx, bson.D{{Key: "killOp", Value: int32(1)}, {Key: "op", Value: op.ID}}).Err(); err != nil {
-			return fmt.Errorf("kill an operation on %s: %w", s.ID, err)
-		}
-	}
-	if len(running) > 0 {
-		return fmt.Errorf("%d operations of %s still run on %s", len(running), name, s.ID)
 	}
 	return nil
 }

@@ -210,16 +210,46 @@ func (r *Router) shutOut(ctx context.Context, u catalog.ShardUser) {
 	r.reload.signal() // it can be acknowledged
 }
 
-var errNotOpen = errors.New("the shard is not open")
+var (
+	errNotOpen   = errors.New("the shard is not open")
+	errStillRuns = errors.New("an operation of the user still runs")
+)
 
+// tryShutOut drops a user, w:majority, and kills what it left running: an operation
+// outlives its user and its connection (PROTOCOL.md F3). Users are administered by the
+// administrator, all else is done by this router's own user. Without auth nobody can be
+// shut out.
 func (r *Router) tryShutOut(ctx context.Context, u catalog.ShardUser) error {
+	if r.opts.Backend.Admin.None() {
+		return nil
+	}
 	b := r.Shard(u.Shard)
 	if b == nil {
 		return errNotOpen
 	}
 	ctx, cancel := context.WithTimeout(ctx, backgroundLimit)
 	defer cancel()
-	return b.ShutOut(ctx, u.User)
+	if err := b.DropUser(ctx, u.User); err != nil {
+		return err
+	}
+	// An earlier attempt may have dropped the user without a majority; this has one.
+	_, err := r.run(ctx, u.Shard, "admin", bson.D{
+		{Key: "appendOplogNote", Value: int32(1)},
+		{Key: "data", Value: bson.D{{Key: "msg", Value: "shardgate: shut out " + u.User}}},
+		{Key: "writeConcern", Value: majorityWrites},
+	})
+	if err != nil {
+		return err
+	}
+	ids, err := r.listOps(ctx, u.Shard, bson.D{{Key: "effectiveUsers.user", Value: u.User}, {Key: "active", Value: true}})
+	if err != nil {
+		return err
+	}
+	r.killOps(ctx, u.Shard, ids)
+	if len(ids) > 0 {
+		return errStillRuns
+	}
+	return nil
 }
 
 // untilStopped is a context for what is done in the background: it ends when the router

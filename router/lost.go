@@ -34,7 +34,8 @@ func (r *Router) finish(ctx context.Context, op *Op, e *Entry) {
 }
 
 // awaitGone kills what is left of a lost write of a session and waits until there is
-// nothing. What else the session runs there came on other connections. It reports false if this router stops before that is certain.
+// nothing. What else the session runs there came on other connections. It reports false
+// if this router stops before that is certain.
 func (r *Router) awaitGone(ctx context.Context, lost *lostWrite, session UUID) bool {
 	shard := lost.shard
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
@@ -42,11 +43,7 @@ func (r *Router) awaitGone(ctx context.Context, lost *lostWrite, session UUID) b
 		if err == nil && len(running) == 0 {
 			return true
 		}
-		for _, id := range running {
-			if _, err := r.run(ctx, shard, "admin", bson.D{{Key: "killOp", Value: int32(1)}, {Key: "op", Value: id}}); err != nil {
-				r.log.Debug().Err(err).Str("shard", shard).Msg("kill a lost operation")
-			}
-		}
+		r.killOps(ctx, shard, running)
 		if _, exists := r.snap.Load().Shards[shard]; !exists {
 			return true
 		}
@@ -62,14 +59,18 @@ func (r *Router) awaitGone(ctx context.Context, lost *lostWrite, session UUID) b
 
 // runningOps lists what a shard's primary runs of a lost write.
 func (r *Router) runningOps(ctx context.Context, lost *lostWrite, session UUID) ([]int64, error) {
-	ctx, cancel := withTimeout(ctx)
-	defer cancel()
 	match := bson.D{{Key: "lsid.id", Value: bson.Binary{Subtype: 4, Data: session[:]}}, {Key: "active", Value: true}}
 	if !slices.Contains(lost.conns, 0) {
 		match = append(match, bson.E{Key: "connectionId", Value: bson.D{{Key: "$in", Value: lost.conns}}})
 	}
-	var ids []int64
-	err := r.drain(ctx, lost.shard, "admin", bson.D{
+	ctx, cancel := withTimeout(ctx)
+	defer cancel()
+	return r.listOps(ctx, lost.shard, match)
+}
+
+// listOps lists what a shard's primary runs, by a filter on $currentOp.
+func (r *Router) listOps(ctx context.Context, shard string, match bson.D) (ids []int64, err error) {
+	err = r.drain(ctx, shard, "admin", bson.D{
 		{Key: "aggregate", Value: int32(1)},
 		{Key: "pipeline", Value: bson.A{
 			bson.D{{Key: "$currentOp", Value: bson.D{{Key: "allUsers", Value: true}}}},
@@ -84,4 +85,13 @@ func (r *Router) runningOps(ctx context.Context, lost *lostWrite, session UUID) 
 		return nil
 	})
 	return ids, err
+}
+
+// killOps asks a shard to end operations; that it will not is seen when they are listed.
+func (r *Router) killOps(ctx context.Context, shard string, ids []int64) {
+	for _, id := range ids {
+		if _, err := r.run(ctx, shard, "admin", bson.D{{Key: "killOp", Value: int32(1)}, {Key: "op", Value: id}}); err != nil {
+			r.log.Debug().Err(err).Str("shard", shard).Msg("kill an operation")
+		}
+	}
 }

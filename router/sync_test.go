@@ -169,6 +169,8 @@ func TestCatalogIsAnotherOne(t *testing.T) {
 			// Its row is as it was once: what it acts by is no state of this catalog.
 			again := func() {
 				require.NoError(t, store.Deregister(t.Context(), r.Self().Incarnation))
+				require.NoError(t, r.syncMu.lock(t.Context()))
+				defer r.syncMu.unlock()
 				r.sent = beat{}
 			}
 			again()
