@@ -100,28 +100,7 @@ var differences = []difference{
 }
 
 // pending are faults of shardgate that are known and not mended yet.
-var pending = []difference{
-	{
-		name: "a statement that cannot be read",
-		why:  "it is refused in writeErrors, where a mongod refuses the whole command",
-		page: "mongod 6.0.5", shape: "ranged", example: `{"delete": "c", "deletes": [{"q": {"i": 1}, "limit": 2}]}`,
-		covers: func(c *call) bool {
-			return c.sharded("update", "delete") && slices.Contains([]int{9, 14, 40414}, c.judge.code()) && get(c.router.reply, "writeErrors") != nil
-		},
-	},
-	{
-		name: "an update that cannot be read and is thought to change a shard key",
-		why:  "72 instead of the error that a mongod gives for what is wrong",
-		page: "mongod 6.0.5", shape: "ranged", example: `{"update": "c", "updates": [{"q": {"i": 1}, "u": {"$set": {"$x": 1}}, "multi": true}]}`,
-		covers: func(c *call) bool { return c.sharded("update") && c.judge.has(52) && c.router.has(72) },
-	},
-	{
-		name: "a batch without the field of its statements",
-		why:  "16 instead of 40414",
-		page: "mongod 6.0.5", shape: "unsharded", example: `{"insert": "c"}`,
-		covers: func(c *call) bool { return c.writes() && c.judge.code() == 40414 && c.router.code() == 16 },
-	},
-}
+var pending []difference
 
 // fromRaw makes a mongod's reply of a router's to an index command.
 func fromRaw(reply bson.D) bson.D {

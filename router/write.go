@@ -115,10 +115,12 @@ func (r *Router) createAndAdmit(ctx context.Context, op *Op, ns string) (s scope
 
 // statements returns a batch's documents, one after another, and their number.
 func statements(op *Op, field string) (docs []byte, n int, err error) {
+	has := false
 	if op.Msg != nil {
-		docs, _ = op.Msg.Sequence(field)
+		docs, has = op.Msg.Sequence(field)
 	}
 	if e, ok := op.Cmd.Body.Lookup(field); ok {
+		has = true
 		if docs != nil {
 			return nil, 0, mongoerr.Newf(40433, "In OP_MSG requests, field '%s' is in both the body and a sequence", field)
 		}
@@ -128,6 +130,9 @@ func statements(op *Op, field string) (docs []byte, n int, err error) {
 	}
 	for rest := docs; len(rest) > 0; n++ {
 		rest = rest[binary.LittleEndian.Uint32(rest):]
+	}
+	if !has {
+		return nil, 0, mongoerr.Newf(40414, "BSON field '%s.%s' is missing but a required field", op.Cmd.First.Name, field)
 	}
 	if n == 0 || n > wire.MaxBatch {
 		return nil, 0, mongoerr.Newf(mongoerr.InvalidLength, "Write batch sizes must be between 1 and %d. Got %d operations.", wire.MaxBatch, n)
@@ -219,6 +224,9 @@ func (r *Router) targetStatements(op *Op, kind writeKind, s *scope, docs []byte,
 		doc := wire.Doc(docs[:l:l])
 		docs = docs[l:]
 		st := statement{doc: doc}
+		if err := kind.check(doc); err != nil {
+			return nil, err
+		}
 		var err error
 		switch {
 		case kind.insert:

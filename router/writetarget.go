@@ -32,21 +32,15 @@ func (e *Entry) owner(key []byte) []string {
 	return e.Table.Shards()[i : i+1]
 }
 
-// writeFilter reads q, multi and collation of an update or delete statement.
-func writeFilter(e *Entry, doc wire.Doc) (q bson.Raw, collated bool, err error) {
-	f, ok := doc.Lookup("q")
-	if !ok {
-		return nil, false, mongoerr.New(40414, "BSON field 'q' is missing but a required field")
-	}
-	d, ok := f.Doc()
-	if !ok {
-		return nil, false, mongoerr.New(mongoerr.TypeMismatch, "BSON field 'q' must be an object")
-	}
+// writeFilter reads q and collation of an update or delete statement.
+func writeFilter(e *Entry, doc wire.Doc) (q bson.Raw, collated bool) {
+	f, _ := doc.Lookup("q")
+	d, _ := f.Doc()
 	collated = len(e.Coll.Collation) > 0
 	if c, ok := doc.Lookup("collation"); ok && !c.IsNull() {
 		collated = collationIsNotSimple(c)
 	}
-	return bson.Raw(d), collated, nil
+	return bson.Raw(d), collated
 }
 
 func isSet(doc wire.Doc, name string) bool {
@@ -60,14 +54,8 @@ func (e *Entry) targetUpdate(doc wire.Doc) (aim, error) {
 	if !e.Sharded() {
 		return aim{shards: e.Table.Shards()}, nil
 	}
-	q, collated, err := writeFilter(e, doc)
-	if err != nil {
-		return aim{}, err
-	}
-	mods, ok := doc.Lookup("u")
-	if !ok {
-		return aim{}, mongoerr.New(40414, "BSON field 'update.updates.u' is missing but a required field")
-	}
+	q, collated := writeFilter(e, doc)
+	mods, _ := doc.Lookup("u")
 	u := target.Update{Filter: q, Collated: collated, Mods: mods.RawValue(), Upsert: isSet(doc, "upsert")}
 	return e.targetMods(u, isSet(doc, "multi"))
 }
@@ -99,15 +87,9 @@ func (e *Entry) targetDelete(doc wire.Doc) (aim, error) {
 	if !e.Sharded() {
 		return aim{shards: e.Table.Shards()}, nil
 	}
-	q, collated, err := writeFilter(e, doc)
-	if err != nil {
-		return aim{}, err
-	}
-	limit, ok := doc.Lookup("limit")
+	q, collated := writeFilter(e, doc)
+	limit, _ := doc.Lookup("limit")
 	n, _ := limit.Int64()
-	if !ok || n < 0 || n > 1 {
-		return aim{}, mongoerr.Newf(mongoerr.FailedToParse, "The limit field in delete objects must be 0 or 1. Got %d", n)
-	}
 	return e.targetWrite(q, collated, n == 0, false)
 }
 
