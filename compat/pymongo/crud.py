@@ -176,7 +176,9 @@ def refusals(db):
         {"k": "elsewhere"}, [{"$set": {"k": "elsewhere"}}],
     ):
         call = coll.replace_one if "k" in update else coll.update_one
-        equal(code_of(lambda: call({"k": key}, update)), 238, update)
+        with db.client.start_session() as s:
+            s.start_transaction()
+            equal(code_of(lambda: call({"k": key}, update, session=s)), 238, update)
     equal(code_of(lambda: list(coll.watch(max_await_time_ms=10))), 238)
     equal(code_of(lambda: db.client.admin.command("moveChunk", f"{db.name}.c", find={"k": key}, to="shard_0")), 238)
     equal(code_of(lambda: db.command("noSuchCommand")), 59)
