@@ -243,9 +243,9 @@ func TestBatchSizesAndLimits(t *testing.T) {
 	c := dialRaw(t, 0)
 
 	for _, x := range []struct {
-		name    string
-		more    bson.D
-		n       int
+		name string
+		more bson.D
+		n    int
 		open bool
 	}{
 		{"batchSize 0", bson.D{{"batchSize", 0}}, 0, true},
