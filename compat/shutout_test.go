@@ -162,3 +162,68 @@ func TestSecondRouterOfAName(t *testing.T) {
 	require.ErrorIs(t, <-thief, context.Canceled, "it ended in order")
 	require.NoError(t, db.CreateCollection(ctx, "c"), "and is gone when it has ended")
 }
+
+// An operation that runs for long keeps changes of its own collection waiting, and no others.
+func TestLongOperationHoldsItsCollectionAlone(t *testing.T) {
+	db := newDB(t)
+	ctx := opContext(t, opLimit)
+	coll := router(t, 0).Database(db).Collection("slow")
+
+	for i := range 40 {
+		_, err := coll.InsertOne(ctx, bson.D{{"_id", i}})
+		require.NoError(t, err)
+	}
+
+	found, dropped := make(chan error, 1), make(chan error, 1)
+	slow := router(t, 1).Database(db).Collection("slow")
+
+	go func() {
+		found <- slow.FindOne(ctx, bson.D{{"$where", "sleep(100); return false"}}).Err()
+	}()
+	eventually(t, recoverLimit, "the find runs", func() error {
+		for i := range shardCount {
+			cur, err := shard(t, i).Database("admin").Aggregate(ctx, mongo.Pipeline{
+				{{"$currentOp", bson.D{{"allUsers", true}}}}, {{"$match", bson.D{{"ns", db + ".slow"}, {"active", true}}}},
+			})
+			if len(all(t, cur, err)) > 0 {
+				return nil
+			}
+		}
+
+		return fmt.Errorf("not yet")
+	})
+
+	go func() { dropped <- coll.Drop(ctx) }()
+	eventually(t, recoverLimit, "the collection is fenced", func() error {
+		err := router(t, 2).Database(db).RunCommand(t.Context(), bson.D{{"count", "slow"}, {"maxTimeMS", 100}}).Err()
+		if code(err) == 50 {
+			return nil
+		}
+
+		return fmt.Errorf("not yet: %w", err)
+	})
+
+	begin := time.Now()
+
+	for r := range routerCount {
+		require.NoError(t, router(t, r).Database(db).CreateCollection(ctx, fmt.Sprint("other", r)))
+		require.NoError(t, router(t, r).Database(db).Collection(fmt.Sprint("other", r)).Drop(ctx))
+	}
+
+	t.Logf("six changes elsewhere took %v", time.Since(begin).Round(time.Millisecond))
+	require.Less(t, time.Since(begin), 3*time.Second)
+
+	select {
+	case err := <-dropped:
+		t.Fatalf("dropped under a running find: %v", err)
+	default:
+	}
+
+	require.ErrorIs(t, <-found, mongo.ErrNoDocuments)
+
+	if err := <-dropped; err != nil {
+		require.Equal(t, 46, code(err), "it may have waited for too long: %v", err)
+	}
+
+	eventually(t, recoverLimit, "the collection can be dropped", func() error { return coll.Drop(ctx) })
+}

@@ -154,7 +154,7 @@ func TestLostWriteKeepsTheRow(t *testing.T) {
 	stop()
 	routers, err := store.Routers(t.Context())
 	require.NoError(t, err)
-	require.Empty(t, routers, "the next one has shut it out")
+	require.Empty(t, routers, "the next one goes on from there; without users there is nobody to shut out")
 }
 
 // TestTheNewerOfTwoStays: two routers under one name do not take it from each other for
