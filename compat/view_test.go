@@ -63,6 +63,14 @@ func TestViews(t *testing.T) {
 		require.Equal(t, db+"."+view, next.Lookup("cursor", "ns").StringValue())
 		require.Len(t, batch(t, next, "nextBatch"), 2)
 
+		for _, inner := range []bson.D{
+			{{"find", view}, {"filter", bson.D{{"w", 5}}}}, {{"count", view}}, {{"distinct", view}, {"key", "s"}}, {{"aggregate", view}, {"pipeline", bson.A{}}, {"cursor", bson.D{}}},
+		} {
+			plan := reply(t, d, bson.D{{"explain", inner}, {"verbosity", "queryPlanner"}})
+			require.Contains(t, plan.String(), base, "%v", inner)
+			require.Equal(t, base, plan.Lookup("command", "aggregate").StringValue())
+		}
+
 		_, err = v.InsertOne(t.Context(), bson.D{})
 		require.Equal(t, 166, code(err), "%v", err)
 		_, err = v.UpdateOne(t.Context(), bson.D{}, bson.D{{"$set", bson.D{{"x", 1}}}})

@@ -149,7 +149,7 @@ func (r *Router) Aggregate(ctx context.Context, op *Op) error {
 	}
 	s, err := r.admit(ctx, op)
 	if isOnView(err) {
-		return r.aggregateView(ctx, op, s.entry, p)
+		return r.readView(ctx, op, s.entry)
 	}
 	if err != nil {
 		return err

@@ -18,7 +18,7 @@ func (r *Router) Explain(ctx context.Context, op *Op, inner *wire.Command) error
 	in.Cmd, in.Msg = inner, nil
 	s, err := r.admit(ctx, &in)
 	if isOnView(err) {
-		return notYet("explain on views")
+		return r.explainView(ctx, op, &in, s.entry)
 	}
 	if err != nil {
 		return err

@@ -16,7 +16,7 @@ import (
 func (r *Router) Find(ctx context.Context, op *Op) error {
 	s, err := r.admit(ctx, op)
 	if isOnView(err) {
-		return r.findView(ctx, op, s.entry)
+		return r.readView(ctx, op, s.entry)
 	}
 	if err != nil {
 		return err

@@ -112,8 +112,50 @@ func covers(of bson.Raw, d wire.Doc) bool {
 	return true
 }
 
-// findView runs find on a view.
-func (r *Router) findView(ctx context.Context, op *Op, view *Entry) error {
+// viewed makes the aggregate that stands for a command on a view; what does not read is
+// refused with 166.
+func (r *Router) viewed(op *Op, view *Entry) (*Op, error) {
+	switch string(op.Cmd.First.Name) {
+	case "find":
+		return r.viewedFind(op, view)
+	case "aggregate":
+		p, err := parsePipeline(op)
+		if err != nil {
+			return nil, err
+		}
+		var stages []bson.Raw
+		for _, st := range p.stages {
+			stages = append(stages, bson.Raw(st))
+		}
+		return r.onCollection(op, view, stages, nil)
+	case "count":
+		return r.viewedCount(op, view)
+	case "distinct":
+		return r.viewedDistinct(op, view)
+	default:
+		return nil, onView(view.Coll.NS)
+	}
+}
+
+// readView runs find or aggregate on a view.
+func (r *Router) readView(ctx context.Context, op *Op, view *Entry) error {
+	in, err := r.viewed(op, view)
+	if err != nil {
+		return err
+	}
+	return r.aggregateInside(ctx, op, in)
+}
+
+// explainView explains the aggregate that stands for a command on a view.
+func (r *Router) explainView(ctx context.Context, op, in *Op, view *Entry) error {
+	stands, err := r.viewed(in, view)
+	if err != nil {
+		return err
+	}
+	return r.Explain(ctx, op, stands.Cmd)
+}
+
+func (r *Router) viewedFind(op *Op, view *Entry) (*Op, error) {
 	var stages []bson.Raw
 	var fields []byte
 	limit := int64(0)
@@ -128,53 +170,36 @@ func (r *Router) findView(ctx context.Context, op *Op, view *Entry) error {
 		d, isDoc := e.Doc()
 		switch {
 		case isNum && n < 0:
-			return mongoerr.Newf(51024, "BSON field '%s' value must be >= 0, actual value '%d'", o.option, n)
+			return nil, mongoerr.Newf(51024, "BSON field '%s' value must be >= 0, actual value '%d'", o.option, n)
 		case isDoc && len(d) <= len(emptyDoc), isNum && n == 0:
 			continue
 		case o.option == "limit":
 			limit = n
 		case o.option == "sort" && sortOrder(d) == nil:
-			return notOnViews("Sort option $natural")
+			return nil, notOnViews("Sort option $natural")
 		}
 		stages = append(stages, bson.Raw(StageOf(o.stage, e)))
 	}
 	for _, name := range []string{"min", "max"} {
 		if e, ok := op.Lookup(name); ok && len(e.Value) > len(emptyDoc) {
-			return notOnViews("Option " + name)
+			return nil, notOnViews("Option " + name)
 		}
 	}
 	for _, name := range []string{"returnKey", "showRecordId", "tailable", "awaitData", "oplogReplay", "noCursorTimeout", "allowPartialResults"} {
 		if isSet(op.Cmd.Body, name) {
-			return notOnViews("Option " + name)
+			return nil, notOnViews("Option " + name)
 		}
 	}
 	if isSet(op.Cmd.Body, "singleBatch") && limit != 1 {
-		return notOnViews("Option singleBatch")
+		return nil, notOnViews("Option singleBatch")
 	}
 	fields = bsoncore.AppendDocumentElement(fields, "cursor", bsoncore.BuildDocument(nil, appendField(nil, op.Cmd.Body, "batchSize")))
-	in, err := r.onCollection(op, view, stages, fields, "filter", "sort", "skip", "limit", "projection", "batchSize", "singleBatch",
+	return r.onCollection(op, view, stages, fields, "filter", "sort", "skip", "limit", "projection", "batchSize", "singleBatch",
 		"min", "max", "returnKey", "showRecordId", "tailable", "awaitData", "oplogReplay", "noCursorTimeout", "allowPartialResults")
-	if err != nil {
-		return err
-	}
-	return r.aggregateInside(ctx, op, in)
 }
 
 func notOnViews(what string) error {
 	return mongoerr.New(mongoerr.InvalidPipelineOperator, what+" not supported in aggregation.")
-}
-
-// aggregateView runs aggregate on a view.
-func (r *Router) aggregateView(ctx context.Context, op *Op, view *Entry, p *pipeline) error {
-	var stages []bson.Raw
-	for _, st := range p.stages {
-		stages = append(stages, bson.Raw(st))
-	}
-	in, err := r.onCollection(op, view, stages, nil)
-	if err != nil {
-		return err
-	}
-	return r.aggregateInside(ctx, op, in)
 }
 
 // aggregateInside runs an aggregate that stands for an operation.
@@ -186,24 +211,7 @@ func (r *Router) aggregateInside(ctx context.Context, op, in *Op) error {
 
 // countView runs count on a view.
 func (r *Router) countView(ctx context.Context, op *Op, view *Entry) error {
-	var stages []bson.Raw
-	if q, err := filterOf(op, "query"); err != nil {
-		return err
-	} else if len(q) > len(emptyDoc) {
-		stages = append(stages, bson.Raw(stageDoc("$match", q)))
-	}
-	skip, limit, err := countLimits(op)
-	if err != nil {
-		return err
-	}
-	if skip > 0 {
-		stages = append(stages, bson.Raw(bsoncore.BuildDocument(nil, bsoncore.AppendInt64Element(nil, "$skip", skip))))
-	}
-	if limit != 0 {
-		stages = append(stages, bson.Raw(bsoncore.BuildDocument(nil, bsoncore.AppendInt64Element(nil, "$limit", limit))))
-	}
-	stages = append(stages, bson.Raw(bsoncore.BuildDocument(nil, bsoncore.AppendStringElement(nil, "$count", "n"))))
-	first, err := r.firstOf(ctx, op, view, stages, "query", "skip", "limit", "fields")
+	first, err := r.firstOf(ctx, op, view)
 	if err != nil {
 		return err
 	}
@@ -213,16 +221,51 @@ func (r *Router) countView(ctx context.Context, op *Op, view *Entry) error {
 	return nil
 }
 
+func (r *Router) viewedCount(op *Op, view *Entry) (*Op, error) {
+	var stages []bson.Raw
+	if q, err := filterOf(op, "query"); err != nil {
+		return nil, err
+	} else if len(q) > len(emptyDoc) {
+		stages = append(stages, bson.Raw(stageDoc("$match", q)))
+	}
+	skip, limit, err := countLimits(op)
+	if err != nil {
+		return nil, err
+	}
+	if skip > 0 {
+		stages = append(stages, bson.Raw(bsoncore.BuildDocument(nil, bsoncore.AppendInt64Element(nil, "$skip", skip))))
+	}
+	if limit != 0 {
+		stages = append(stages, bson.Raw(bsoncore.BuildDocument(nil, bsoncore.AppendInt64Element(nil, "$limit", limit))))
+	}
+	stages = append(stages, bson.Raw(bsoncore.BuildDocument(nil, bsoncore.AppendStringElement(nil, "$count", "n"))))
+	return r.onCollection(op, view, stages, emptyCursorOption(), "query", "skip", "limit", "fields")
+}
+
 // distinctView runs distinct on a view.
 func (r *Router) distinctView(ctx context.Context, op *Op, view *Entry) error {
+	first, err := r.firstOf(ctx, op, view)
+	if err != nil {
+		return err
+	}
+	list := bsoncore.Array(emptyDoc)
+	if v := first.Lookup("values"); v.Type == bson.TypeArray {
+		list = bsoncore.Array(v.Value)
+	}
+	op.Reply.Elems = bsoncore.AppendArrayElement(op.Reply.Elems, "values", list)
+	op.Reply.OK()
+	return nil
+}
+
+func (r *Router) viewedDistinct(op *Op, view *Entry) (*Op, error) {
 	key, _ := op.Lookup("key")
 	path, ok := key.Str()
 	if !ok {
-		return mongoerr.New(mongoerr.TypeMismatch, "BSON field 'distinct.key' must be a string")
+		return nil, mongoerr.New(mongoerr.TypeMismatch, "BSON field 'distinct.key' must be a string")
 	}
 	q, err := filterOf(op, "query")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	stages := []bson.Raw{bson.Raw(stageDoc("$match", q))}
 	for i := range len(path) + 1 {
@@ -236,22 +279,16 @@ func (r *Router) distinctView(ctx context.Context, op *Op, view *Entry) error {
 	values := bsoncore.BuildDocument(nil, bsoncore.AppendStringElement(nil, "$addToSet", "$"+path))
 	group := bsoncore.AppendDocumentElement(bsoncore.AppendNullElement(nil, "_id"), "values", values)
 	stages = append(stages, bson.Raw(stageDoc("$group", bsoncore.BuildDocument(nil, group))))
-	first, err := r.firstOf(ctx, op, view, stages, "key", "query")
-	if err != nil {
-		return err
-	}
-	list := bsoncore.Array(emptyDoc)
-	if v := first.Lookup("values"); v.Type == bson.TypeArray {
-		list = bsoncore.Array(v.Value)
-	}
-	op.Reply.Elems = bsoncore.AppendArrayElement(op.Reply.Elems, "values", list)
-	op.Reply.OK()
-	return nil
+	return r.onCollection(op, view, stages, emptyCursorOption(), "key", "query")
 }
 
-// firstOf returns the first document of stages on a view, nil if there is none.
-func (r *Router) firstOf(ctx context.Context, op *Op, view *Entry, stages []bson.Raw, skip ...string) (bson.Raw, error) {
-	in, err := r.onCollection(op, view, stages, bsoncore.AppendDocumentElement(nil, "cursor", emptyDoc), skip...)
+// emptyCursorOption is cursor: {}.
+func emptyCursorOption() []byte { return bsoncore.AppendDocumentElement(nil, "cursor", emptyDoc) }
+
+// firstOf returns the first document of the aggregate that stands for a command, nil if
+// there is none.
+func (r *Router) firstOf(ctx context.Context, op *Op, view *Entry) (bson.Raw, error) {
+	in, err := r.viewed(op, view)
 	if err != nil {
 		return nil, err
 	}
