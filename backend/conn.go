@@ -2,6 +2,7 @@ package backend
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/tls"
 	"fmt"
 	"net"
@@ -22,7 +23,7 @@ import (
 type conn struct {
 	nc         net.Conn
 	addr       string
-	id         int64     // what the member calls it, 0 if it does not say
+	name       string    // appName in the member's $currentOp; no other connection has it
 	generation uint64    // of the pool, when it was opened
 	idleSince  time.Time // set while it lies in the pool
 	fresh      bool      // has not carried a request yet
@@ -69,7 +70,7 @@ func dial(ctx context.Context, addr string, s *Shard) (*conn, error) {
 		t.ServerName = host
 		nc = tls.Client(nc, t)
 	}
-	c := &conn{nc: nc, addr: addr, fresh: true}
+	c := &conn{nc: nc, addr: addr, name: connName(cfg.Name), fresh: true}
 	// A caller that gives up closes the half-made connection.
 	stop := context.AfterFunc(ctx, c.close)
 	err = c.handshake(ctx, cfg, l)
@@ -83,22 +84,27 @@ func dial(ctx context.Context, addr string, s *Shard) (*conn, error) {
 	return c, nil
 }
 
+// connName is a name that no other connection has; it begins with what a person would
+// look for in $currentOp.
+func connName(router string) string {
+	const longest = 128 // what a mongod takes as appName
+	tail := " " + rand.Text()
+	head := "shardgate " + router
+	return head[:min(len(head), longest-len(tail))] + tail
+}
+
 // handshake lets the driver say hello and log in over the connection. All use of
 // the driver's less stable packages is in this file.
 func (c *conn) handshake(ctx context.Context, cfg *Config, l *login) error {
 	opts := &auth.HandshakeOptions{
-		AppName:               "shardgate " + cfg.Name,
+		AppName:               c.name,
 		PerformAuthentication: func(description.Server) bool { return l.auth != nil },
 		Authenticator:         l.auth,
 	}
 	h := auth.Handshaker(nil, opts)
 	mc := mnet.NewConnection(&driverConn{conn: c})
-	info, err := h.GetHandshakeInformation(ctx, address.Address(c.addr), mc)
-	if err != nil {
+	if _, err := h.GetHandshakeInformation(ctx, address.Address(c.addr), mc); err != nil {
 		return err
-	}
-	if info.ServerConnectionID != nil {
-		c.id = *info.ServerConnectionID
 	}
 	return h.FinishHandshake(ctx, mc)
 }

@@ -17,9 +17,9 @@ type Error struct {
 	// Sent says that bytes of the request may have reached the shard, so that it
 	// may run, or have run, without our knowing the outcome.
 	Sent bool
-	// Conn is what the member calls the connection on which it was sent, 0 if that is
-	// not known: connectionId in its $currentOp.
-	Conn int64
+	// Conn is the name of the connection on which it was sent: appName in the member's
+	// $currentOp, until the member has done with all that came on it.
+	Conn string
 	code mongoerr.Code
 	err  error
 }

@@ -253,7 +253,7 @@ func (s *Shard) RoundTrip(ctx context.Context, r *Request, buf []byte) (reply []
 			p.clear() // its siblings were opened to the same, probably dead, peer
 		}
 		failure := s.failed(addr, sent, err)
-		failure.Conn = c.id
+		failure.Conn = c.name
 		return reply, addr, failure
 	}
 	p.put(c, false)

@@ -103,10 +103,10 @@ func (r *Router) advance(ctx context.Context, b *backend.Shard, t uint64) {
 
 // mayStillRun reports whether a failure left a write behind on its shard: it was sent,
 // and no reply came. It returns the connection on which it was sent.
-func (op *Op) mayStillRun(err error) (conn int64, may bool) {
+func (op *Op) mayStillRun(err error) (conn string, may bool) {
 	var be *backend.Error
 	if !op.Write || !errors.As(err, &be) || be.SafeToRetry() {
-		return 0, false
+		return "", false
 	}
 	return be.Conn, true
 }

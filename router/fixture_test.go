@@ -134,9 +134,8 @@ func fakeShard(t *testing.T, answer func(cmd wire.Doc) bson.D) (host string) {
 		e("logicalSessionTimeoutMinutes", int32(30)), e("minWireVersion", int32(0)), e("maxWireVersion", int32(17)), e("ok", 1.0),
 	}
 	var down atomic.Bool
-	serve := func(c net.Conn, id int32) {
+	serve := func(c net.Conn) {
 		defer c.Close()
-		hello := append(hello[:len(hello):len(hello)], e("connectionId", id))
 		in := wire.NewReader(c, new(wire.Buffers))
 		for {
 			b, err := in.Next(wire.MaxMessageLen)
@@ -180,12 +179,12 @@ func fakeShard(t *testing.T, answer func(cmd wire.Doc) bson.D) (host string) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for id := int32(1); ; id++ {
+		for {
 			c, err := l.Accept()
 			if err != nil {
 				return
 			}
-			go serve(c, id)
+			go serve(c)
 		}
 	}()
 	t.Cleanup(func() { l.Close(); <-done })

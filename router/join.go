@@ -241,12 +241,12 @@ func (r *Router) tryShutOut(ctx context.Context, u catalog.ShardUser) error {
 	if err != nil {
 		return err
 	}
-	ids, err := r.listOps(ctx, u.Shard, bson.D{{Key: "effectiveUsers.user", Value: u.User}, {Key: "active", Value: true}})
+	running, err := r.listOps(ctx, u.Shard, bson.D{{Key: "effectiveUsers.user", Value: u.User}, {Key: "active", Value: true}})
 	if err != nil {
 		return err
 	}
-	r.killOps(ctx, u.Shard, ids)
-	if len(ids) > 0 {
+	r.killOps(ctx, u.Shard, running.active())
+	if len(running) > 0 {
 		return errStillRuns
 	}
 	return nil

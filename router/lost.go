@@ -2,7 +2,6 @@ package router
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -11,7 +10,7 @@ import (
 // lostWrite is a write that a shard may still run: its replies never came.
 type lostWrite struct {
 	shard string
-	conns []int64 // on which it was sent, as the shard calls them; 0 for unknown
+	conns []string // on which it was sent: backend.Error.Conn
 }
 
 // finish ends an operation that may have written: it leaves the gate, unless a reply
@@ -22,10 +21,10 @@ func (r *Router) finish(ctx context.Context, op *Op, e *Entry) {
 		r.leave(e)
 		return
 	}
-	session, lost := op.Session.ID, op.lost
+	lost := op.lost
 	r.wg.Go(func() {
 		for i := range lost {
-			if !r.awaitGone(context.WithoutCancel(ctx), &lost[i], session) {
+			if !r.awaitGone(context.WithoutCancel(ctx), &lost[i]) {
 				return // it stays in flight, and in this router's row (see signOff)
 			}
 		}
@@ -33,17 +32,18 @@ func (r *Router) finish(ctx context.Context, op *Op, e *Entry) {
 	})
 }
 
-// awaitGone kills what is left of a lost write of a session and waits until there is
-// nothing. What else the session runs there came on other connections. It reports false
-// if this router stops before that is certain.
-func (r *Router) awaitGone(ctx context.Context, lost *lostWrite, session UUID) bool {
+// awaitGone kills what is left of a lost write and waits until there is nothing: the
+// connections on which it was sent are closed here, and the shard is done with each when
+// it has read to its end. An idle one may have the write yet to read. It reports false if
+// this router stops before that is certain.
+func (r *Router) awaitGone(ctx context.Context, lost *lostWrite) bool {
 	shard := lost.shard
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
-		running, err := r.runningOps(ctx, lost, session)
-		if err == nil && len(running) == 0 {
+		left, err := r.leftOf(ctx, lost)
+		if err == nil && len(left) == 0 {
 			return true
 		}
-		r.killOps(ctx, shard, running)
+		r.killOps(ctx, shard, left.active())
 		if _, exists := r.snap.Load().Shards[shard]; !exists {
 			return true
 		}
@@ -57,34 +57,49 @@ func (r *Router) awaitGone(ctx context.Context, lost *lostWrite, session UUID) b
 	}
 }
 
-// runningOps lists what a shard's primary runs of a lost write.
-func (r *Router) runningOps(ctx context.Context, lost *lostWrite, session UUID) ([]int64, error) {
-	match := bson.D{{Key: "lsid.id", Value: bson.Binary{Subtype: 4, Data: session[:]}}, {Key: "active", Value: true}}
-	if !slices.Contains(lost.conns, 0) {
-		match = append(match, bson.E{Key: "connectionId", Value: bson.D{{Key: "$in", Value: lost.conns}}})
-	}
+// leftOf lists the connections of a lost write that a shard's primary still has.
+func (r *Router) leftOf(ctx context.Context, lost *lostWrite) (shardOps, error) {
 	ctx, cancel := withTimeout(ctx)
 	defer cancel()
-	return r.listOps(ctx, lost.shard, match)
+	return r.listOps(ctx, lost.shard, bson.D{{Key: "appName", Value: bson.D{{Key: "$in", Value: lost.conns}}}})
 }
 
-// listOps lists what a shard's primary runs, by a filter on $currentOp.
-func (r *Router) listOps(ctx context.Context, shard string, match bson.D) (ids []int64, err error) {
+// shardOp is what a shard says of an operation, or of a connection without one.
+type shardOp struct {
+	ID     int64 `bson:"opid"`
+	Active bool  `bson:"active"`
+}
+
+type shardOps []shardOp
+
+// active lists those that run.
+func (l shardOps) active() (ids []int64) {
+	for _, o := range l {
+		if o.Active {
+			ids = append(ids, o.ID)
+		}
+	}
+	return ids
+}
+
+// listOps lists operations and idle connections on a shard's primary, by a filter on
+// $currentOp.
+func (r *Router) listOps(ctx context.Context, shard string, match bson.D) (list shardOps, err error) {
 	err = r.drain(ctx, shard, "admin", bson.D{
 		{Key: "aggregate", Value: int32(1)},
 		{Key: "pipeline", Value: bson.A{
-			bson.D{{Key: "$currentOp", Value: bson.D{{Key: "allUsers", Value: true}}}},
+			bson.D{{Key: "$currentOp", Value: bson.D{{Key: "allUsers", Value: true}, {Key: "idleConnections", Value: true}}}},
 			bson.D{{Key: "$match", Value: match}},
-			bson.D{{Key: "$project", Value: bson.D{{Key: "opid", Value: int32(1)}}}},
+			bson.D{{Key: "$project", Value: bson.D{{Key: "opid", Value: int32(1)}, {Key: "active", Value: int32(1)}}}},
 		}},
 		{Key: "cursor", Value: bson.D{}},
 	}, func(doc bson.Raw) error {
-		if id, ok := doc.Lookup("opid").AsInt64OK(); ok {
-			ids = append(ids, id)
-		}
-		return nil
+		var o shardOp
+		err := bson.Unmarshal(doc, &o)
+		list = append(list, o)
+		return err
 	})
-	return ids, err
+	return list, err
 }
 
 // killOps asks a shard to end operations; that it will not is seen when they are listed.

@@ -36,39 +36,53 @@ func TestLostWriteStaysInFlight(t *testing.T) {
 	}
 }
 
-// TestLostWriteIsFoundByItsConnection: other operations of its session are left alone.
+// TestLostWriteIsFoundByItsConnection: what runs on it is killed, and while it is there it
+// may have the write yet to read; other operations of its session are left alone.
 func TestLostWriteIsFoundByItsConnection(t *testing.T) {
 	t.Parallel()
-	asked := make(chan bson.Raw, 1)
-	var killed atomic.Int32
+	ops := func(list ...any) bson.D {
+		return bson.D{e("cursor", bson.D{e("firstBatch", bson.A(list)), e("id", int64(0)), e("ns", "admin.$cmd.aggregate")}), e("ok", 1.0)}
+	}
+	var asked, killed atomic.Int32
+	names := make(chan string, 10)
+	idle := make(chan struct{})
 	r := overShard(t, func(cmd wire.Doc) bson.D {
 		switch el, _ := cmd.First(); string(el.Name) {
 		case "insert":
 			return hangUp
 		case "aggregate":
-			select {
-			case asked <- append(bson.Raw(nil), cmd...):
-				return bson.D{e("cursor", bson.D{
-					e("firstBatch", bson.A{bson.D{e("opid", int32(7))}}), e("id", int64(0)), e("ns", "admin.$cmd.aggregate"),
-				}), e("ok", 1.0)}
-			default:
+			list, _ := bson.Raw(cmd).Lookup("pipeline", "1", "$match", "appName", "$in").Array().Values()
+			if len(list) != 1 {
+				return nil
 			}
+			switch asked.Add(1) {
+			case 1:
+				names <- list[0].StringValue()
+				return ops(bson.D{e("opid", int32(7)), e("active", true)})
+			case 2:
+				names <- list[0].StringValue()
+				<-idle
+				return ops(bson.D{e("active", false)})
+			}
+			return ops()
 		case "killOp":
 			op, _ := cmd.Lookup("op")
 			n, _ := op.Int64()
-			killed.Store(int32(n))
+			killed.Add(int32(n))
 		}
 		return nil
 	})
 	_, err := do(t, r, nil, oneInsert...)
 	require.NotNil(t, err)
-	match := (<-asked).Lookup("pipeline", "1", "$match").Document()
-	require.Equal(t, bson.TypeBinary, match.Lookup("lsid.id").Type)
-	conns, lerr := match.Lookup("connectionId", "$in").Array().Values()
-	require.NoError(t, lerr)
-	require.Len(t, conns, 1)
-	require.Positive(t, conns[0].AsInt64())
-	eventually(t, "it is killed", func() bool { return killed.Load() == 7 })
+	name := <-names
+	require.Greater(t, len(name), 20)
+	require.Equal(t, name, <-names)
+	require.Equal(t, int32(7), killed.Load())
+	entry := r.snap.Load().Entries["d.a"]
+	require.Equal(t, int64(1), entry.inflight.Load())
+	close(idle)
+	eventually(t, "it is gone", func() bool { return entry.inflight.Load() == 0 })
+	require.Equal(t, int32(7), killed.Load(), "an idle connection is not killed")
 }
 
 // TestRepeatedWriteIsNotLost: the shard has answered for it.
