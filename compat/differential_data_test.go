@@ -76,10 +76,10 @@ var (
 		true, oldID(4),
 		bson.DateTime(5), 2.5, decimal("3"), int32(6), math.NaN(),
 	}
-	// ids are values of _id, no two of them equal.
+	// ids are values of _id, no two of them equal by any collation.
 	ids = []any{
 		int32(0), int32(1), int64(2), 3.0, int32(4), int32(5), int32(6), int32(7), int32(8), int32(9), int32(10), int32(11), decimal("12"), 13.5,
-		"a", "A", "id", oldID(1), oldID(2),
+		"a", "q", "id", oldID(1), oldID(2),
 		bson.D{{"x", int32(1)}},
 		bson.D{{"x", int32(2)}},
 		bson.DateTime(0), true,

@@ -82,6 +82,16 @@ var differences = []difference{
 		covers:  func(c *call) bool { return c.sharded("update") && c.router.has(72) && !c.judge.has(52) },
 	},
 	{
+		name: "an update of many documents that fails on one shard",
+		why:  "the other shards do not know of it and go on; a mongod stops at the document that fails",
+		page: "https://www.mongodb.com/docs/manual/reference/method/db.collection.updateMany/#behaviors", shape: "id_hashed",
+		example: `{"update": "c", "updates": [{"q": {}, "u": {"$inc": {"n": {"$numberLong": "1"}}}, "multi": true}]}`,
+		covers: func(c *call) bool {
+			errs, _ := get(c.judge.reply, "writeErrors").(bson.A)
+			return c.sharded("update") && len(errs) > 0 && slices.Equal(c.router.codes(), c.judge.codes()) && c.updatesMany(errs[0].(bson.D))
+		},
+	},
+	{
 		name: "an unacknowledged write is acknowledged to the router",
 		why:  "shards get w: 1 instead of w: 0; no client reads the reply",
 		page: "MONGOS.md §2.8", shape: "unsharded", example: `{"insert": "c", "documents": [{"_id": 100}], "writeConcern": {"w": 0}}`,
@@ -89,13 +99,6 @@ var differences = []difference{
 			wc, _ := get(c.cmd, "writeConcern").(bson.D)
 			return c.writes() && reflect.DeepEqual(get(wc, "w"), int32(0)) && c.router.code() == 0
 		},
-	},
-	{
-		name: "the number of a $switch without a match",
-		why:  "half a pipeline runs in mongod's older engine, which numbers this error in another way; the text is the same",
-		page: "MONGOS.md §3.4", shape: "ranged",
-		example: `{"aggregate": "c", "pipeline": [{"$bucket": {"groupBy": "$r", "boundaries": [0, 1]}}], "cursor": {}}`,
-		covers:  func(c *call) bool { return c.sharded("aggregate") && c.router.has(40066) && c.judge.has(4934200) },
 	},
 }
 
@@ -150,6 +153,15 @@ func (a *answer) refusal() string {
 
 // has reports whether a code is among an answer's.
 func (a *answer) has(code int) bool { return slices.Contains(a.codes(), code) }
+
+// updatesMany reports whether the statement of a write error is an update of many documents.
+func (c *call) updatesMany(writeError bson.D) bool {
+	updates, _ := get(c.cmd, "updates").(bson.A)
+	at, _ := get(writeError, "index").(int32)
+	statement, _ := updates[at].(bson.D)
+
+	return get(statement, "multi") == true
+}
 
 // sharded reports whether a call is one of these commands on a sharded collection.
 func (c *call) sharded(names ...string) bool {

@@ -16,6 +16,14 @@ package compat
 //
 //	go test ./compat -run 'TestDifferentialCases/ranged/update'
 //
+// # Random calls
+//
+// TestDifferentialRandom composes calls. When one differs, what led to it is made smaller and printed with a seed:
+//
+//	go test ./compat -run TestDifferentialRandom -differential.seed=SEED
+//
+// plays the same calls again; -differential.calls=N makes more or fewer. A found difference belongs into a case, too.
+//
 // # Differences that are meant to be
 //
 // differences (differential_expected_test.go) lists them, each with its reason and where MongoDB says so. pending lists faults that

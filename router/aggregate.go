@@ -21,7 +21,7 @@ type pipeline struct {
 
 // parsePipeline reads the command's stages; db completes names without a database.
 func parsePipeline(op *Op) (*pipeline, error) {
-	e, ok := op.Lookup("pipeline")
+	e, ok := op.Cmd.Body.Lookup("pipeline") // null is no array
 	if !ok {
 		return nil, mongoerr.New(40414, "BSON field 'aggregate.pipeline' is missing but a required field")
 	}

@@ -1,0 +1,300 @@
+package compat
+
+import (
+	"flag"
+	"fmt"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"pgregory.net/rapid"
+)
+
+var (
+	flagCalls = flag.Int("differential.calls", 2000, "how many random calls TestDifferentialRandom makes")
+	flagSeed  = flag.Uint64("differential.seed", 0, "seed of TestDifferentialRandom that is to be played again")
+)
+
+const (
+	// Rounds are short, so that a seed is soon played again.
+	checksOfRound = 10
+	stepsOfCheck  = 25
+	// leastSuccess is the part of the calls that must succeed on both sides, in percent: else errors are compared with errors.
+	leastSuccess = 70
+)
+
+// TestDifferentialRandom makes random calls.
+func TestDifferentialRandom(t *testing.T) {
+	p := newPair(t)
+	seed, again := *flagSeed, *flagSeed != 0
+
+	if !again {
+		seed = uint64(time.Now().UnixNano()) >> 8
+	}
+
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("to play it again: go test ./compat -run TestDifferentialRandom -differential.seed=%d", seed)
+		}
+	})
+
+	for name, value := range map[string]string{
+		"rapid.checks": strconv.Itoa(checksOfRound), "rapid.steps": strconv.Itoa(stepsOfCheck), "rapid.nofailfile": "true",
+	} {
+		require.NoError(t, flag.Set(name, value))
+	}
+
+	for first := seed; ; seed++ {
+		require.NoError(t, flag.Set("rapid.seed", strconv.FormatUint(seed, 10)))
+		rapid.Check(t, func(rt *rapid.T) { p.randomCalls(t, rt) })
+
+		if again || p.tally.calls >= *flagCalls {
+			t.Logf("seeds %d to %d; %s", first, seed, p.tally)
+			break
+		}
+	}
+
+	if !again {
+		require.GreaterOrEqual(t, p.tally.succeeded*100, p.tally.calls*leastSuccess, "too few calls succeed: %s", p.tally)
+	}
+}
+
+// randomCalls makes calls on one shape.
+func (p *pair) randomCalls(t *testing.T, rt *rapid.T) {
+	s := rapid.SampledFrom(shapes).Draw(rt, "shape")
+	p.refill(t, s)
+
+	run := func(command func(g *gen) bson.D) func(*rapid.T) {
+		return func(rt *rapid.T) {
+			g := &gen{T: rt, shape: s}
+			for _, raw := range p.now[s.name] {
+				var d bson.D
+				require.NoError(t, bson.Unmarshal(raw, &d))
+
+				g.docs = append(g.docs, d)
+			}
+
+			cmd := command(g)
+			if c := p.run(t, s, cmd, g.loose); c.diff != "" {
+				rt.Fatalf("on %s: %s\n%s", s.name, text(cmd, false), c.diff)
+			}
+		}
+	}
+
+	actions := map[string]func(*rapid.T){"createIndexes": run((*gen).createIndexes), "dropIndexes": run((*gen).dropIndexes)}
+
+	// A name more than once: an action that is more frequent.
+	for _, a := range []struct {
+		name    string
+		command func(*gen) bson.D
+		times   int
+	}{
+		{"find", (*gen).find, 8},
+		{"aggregate", (*gen).aggregate, 8},
+		{"count", (*gen).count, 3},
+		{"distinct", (*gen).distinct, 3},
+		{"insert", (*gen).insert, 4},
+		{"update", (*gen).update, 6},
+		{"delete", (*gen).delete, 2},
+		{"findAndModify", (*gen).findAndModify, 4},
+	} {
+		for i := range a.times {
+			actions[fmt.Sprint(a.name, i)] = run(a.command)
+		}
+	}
+
+	rt.Repeat(actions)
+}
+
+// gen draws commands.
+type gen struct {
+	*rapid.T
+
+	shape *shape
+	docs  []bson.D // what is in the collection
+	loose bool     // the command gives one of several equal values
+}
+
+// chance is true in so many percent.
+func (g *gen) chance(percent int) bool {
+	return rapid.IntRange(0, 99).Draw(g.T, "chance") >= 100-percent
+}
+
+// draw picks one of a list.
+func draw[V any](g *gen, name string, list []V) V {
+	return rapid.SampledFrom(list).Draw(g.T, name)
+}
+
+// number is between two numbers.
+func (g *gen) number(name string, least, most int) int {
+	return rapid.IntRange(least, most).Draw(g.T, name)
+}
+
+// value is one of any type.
+func (g *gen) value(name string) any {
+	switch g.number("kind", 0, 3) {
+	case 0:
+		return draw(g, name, numbers)
+	case 1:
+		return draw(g, name, letters)
+	case 2:
+		return draw(g, name, comparable)
+	default:
+		return draw(g, name, keys)
+	}
+}
+
+// comparable are values of all types that can be compared with by operators.
+var comparable = only(anything, func(v any) bool {
+	switch v.(type) {
+	case bson.Regex, bson.Undefined:
+		return false
+	}
+
+	return v != missing
+})
+
+// keys are values of a shard key's fields.
+var keys = only(scalars, func(v any) bool { return v != missing })
+
+// only keeps some of a list.
+func only(list []any, keep func(any) bool) []any {
+	var out []any
+
+	for _, v := range list {
+		if keep(v) {
+			out = append(out, v)
+		}
+	}
+
+	return out
+}
+
+// paths are fields that filters, sorts and groups read; shard keys' come more often.
+var paths = []string{
+	"_id", "_id", "k", "k", "d.e", "d.e", "r", "r", "r", "a", "a", "b", "n", "n", "s", "v", "v", "arr", "arr", "arr.x", "i", "i", "t.u.w", "t.p", "d", "t", "z", "list",
+}
+
+// filter is a condition.
+func (g *gen) filter(depth int) bson.D {
+	switch n := g.number("filter", 0, 19); {
+	case n == 0:
+		return bson.D{}
+	case n <= 3 && depth > 0:
+		var list bson.A
+		for range g.number("branches", 1, 3) {
+			list = append(list, g.filter(depth-1))
+		}
+
+		return bson.D{{draw(g, "junction", []string{"$and", "$or", "$or", "$nor"}), list}}
+	case n == 4:
+		return bson.D{{"$expr", bson.D{{draw(g, "operator", []string{"$eq", "$gt", "$lte"}), bson.A{
+			"$" + draw(g, "path", paths), bson.D{{"$literal", g.value("value")}},
+		}}}}}
+	case n <= 6 && len(g.docs) > 0:
+		return g.pin(draw(g, "document", g.docs))
+	case n <= 9:
+		return bson.D{{draw(g, "path", paths), g.condition(depth)}, {draw(g, "path", []string{"i", "n", "a"}), g.condition(0)}}
+	default:
+		return bson.D{{draw(g, "path", paths), g.condition(depth)}}
+	}
+}
+
+// condition is what is asked of one field.
+func (g *gen) condition(depth int) any {
+	op := func(name string, v any) bson.D { return bson.D{{name, v}} }
+
+	switch g.number("condition", 0, 19) {
+	case 0, 1, 2, 3, 4:
+		return g.value("value")
+	case 5, 6, 7, 8:
+		return op(draw(g, "operator", []string{"$gt", "$gte", "$lt", "$lte"}), g.value("value"))
+	case 9:
+		return bson.D{{"$gte", draw(g, "from", numbers)}, {"$lt", draw(g, "to", numbers)}}
+	case 10, 11, 12:
+		list := bson.A{}
+		for range g.number("values", 0, 4) {
+			list = append(list, g.value("value"))
+		}
+
+		return op(draw(g, "operator", []string{"$in", "$in", "$nin"}), list)
+	case 13:
+		return op("$ne", g.value("value"))
+	case 14:
+		return op("$exists", g.chance(50))
+	case 15:
+		return op("$type", draw(g, "type", []string{"number", "string", "object", "array", "null", "int", "double", "bool", "date", "objectId"}))
+	case 16:
+		if depth > 0 {
+			if d, ok := g.condition(0).(bson.D); ok && len(d) > 0 && d[0].Key[0] == '$' {
+				return op("$not", d)
+			}
+		}
+
+		return op("$eq", g.value("value"))
+	case 17:
+		return bson.Regex{Pattern: draw(g, "pattern", []string{"^a", "a", "^A$", "b$", "^"}), Options: draw(g, "options", []string{"", "i"})}
+	case 18:
+		return draw(g, "array condition", []bson.D{
+			op("$size", 2), op("$all", bson.A{int32(1), int32(2)}), op("$elemMatch", op("$gt", 1)), op("$elemMatch", op("x", 1)),
+		})
+	default:
+		return op("$mod", bson.A{3, 1})
+	}
+}
+
+// pin is a filter that only one document meets; it holds the shard key, mostly.
+func (g *gen) pin(doc bson.D) bson.D {
+	out := bson.D{{"_id", get(doc, "_id")}}
+
+	if g.chance(80) {
+		for _, e := range g.shape.key {
+			if e.Key != "_id" {
+				out = append(out, bson.E{Key: e.Key, Value: at(doc, e.Key)})
+			}
+		}
+	}
+
+	return out
+}
+
+// at is the value at a path of one or two names, nil where there is none.
+func at(doc bson.D, path string) any {
+	if path == "d.e" {
+		d, _ := get(doc, "d").(bson.D)
+		return get(d, "e")
+	}
+
+	return get(doc, path)
+}
+
+// sort is an order; total: one that leaves no choice.
+func (g *gen) sort(isTotal bool) bson.D {
+	var out bson.D
+
+	direction := func() int { return draw(g, "direction", []int{1, -1}) }
+	for range g.number("sort fields", 0, 2) {
+		if path := draw(g, "path", []string{"n", "s", "v", "i", "k", "r", "a", "t.u.w", "arr", "d.e"}); get(out, path) == nil {
+			out = append(out, bson.E{Key: path, Value: direction()})
+		}
+	}
+
+	if isTotal || len(out) == 0 {
+		out = append(out, bson.E{Key: "_id", Value: direction()})
+	}
+
+	return out
+}
+
+// collation is added to a command now and then.
+func (g *gen) collation(cmd bson.D) bson.D {
+	if !g.chance(12) {
+		return cmd
+	}
+
+	return append(cmd, bson.E{Key: "collation", Value: draw(g, "collation", []bson.D{
+		{{"locale", "en"}, {"strength", 2}}, {{"locale", "en"}, {"strength", 1}}, {{"locale", "fr"}, {"caseFirst", "upper"}}, {{"locale", "simple"}},
+	})})
+}
