@@ -1,6 +1,7 @@
 package compat
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -252,4 +253,47 @@ func insertAll(t *testing.T, db *mongo.Database, colls ...string) (stop func()) 
 			t.Fatal("the inserts do not end")
 		}
 	}
+}
+
+// An open transaction keeps a collection from being made on its shard, but neither of them keeps the shard from all others.
+func TestMakingCollectionsBesideAnOpenTransaction(t *testing.T) {
+	db := newDB(t)
+	d := router(t, 0).Database(db)
+	command := bson.D{{"shardCollection", db + ".late"}, {"key", bson.D{{"k", "hashed"}}}}
+
+	shardCollection(t, 0, db+".c", bson.D{{"k", "hashed"}})
+
+	// One on each shard, as any of them may be the new collection's home, where nothing waits.
+	var open []*mongo.Session
+
+	var into []context.Context
+
+	for i := range shardCount {
+		k := 0
+		for ; ; k++ {
+			_, err := d.Collection("c").InsertOne(opContext(t, opLimit), bson.D{{"k", k}})
+			require.NoError(t, err)
+
+			if count(t, shard(t, i).Database(db).Collection("c"), bson.D{{"k", k}}) == 1 {
+				break
+			}
+		}
+
+		ctx, s := begin(t, d.Collection("c"), bson.D{{"k", k}})
+		open, into = append(open, s), append(into, ctx)
+	}
+
+	err := router(t, 1).Database("admin").RunCommand(t.Context(), append(command[:2:2], bson.E{Key: "maxTimeMS", Value: 1500})).Err()
+	require.Equal(t, 50, code(err), "%v", err)
+
+	for i := range shardCount {
+		cur, err := shard(t, i).Database(db).Collection("c").Find(opContext(t, opLimit/2), bson.D{})
+		require.NotEmpty(t, all(t, cur, err))
+	}
+
+	for i, s := range open {
+		require.NoError(t, s.CommitTransaction(into[i]))
+	}
+
+	require.NoError(t, router(t, 1).Database("admin").RunCommand(opContext(t, opLimit), command).Err())
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -85,7 +86,31 @@ func (r *Router) dropGuard(ctx context.Context, shard, ns string) error {
 	return r.dropAt(ctx, shard, guardOf(ns), guard.uuid())
 }
 
+// applyOpsWait is how long an applyOps may wait for its lock. It is that of the whole
+// shard: behind one that waits for an open transaction everything else there waits, too.
+const applyOpsWait = 200 * time.Millisecond
+
+// applyOps runs what can be run again. While transactions are in its way, it tries and
+// steps aside in turn, so that they and all others go on.
 func (r *Router) applyOps(ctx context.Context, shard string, ops ...bson.D) error {
-	_, err := r.run(ctx, shard, "admin", bson.D{{Key: "applyOps", Value: ops}, {Key: "writeConcern", Value: majorityWrites}})
-	return err
+	cmd := bson.D{
+		{Key: "applyOps", Value: ops},
+		{Key: "maxTimeMS", Value: applyOpsWait.Milliseconds()},
+		{Key: "writeConcern", Value: bson.D{{Key: "w", Value: int32(1)}}}, // the limit is for the lock alone
+	}
+	until := time.Now().Add(r.opts.LockTimeout)
+	for {
+		_, err := r.run(ctx, shard, "admin", cmd)
+		switch {
+		case err == nil:
+			return r.settle(ctx, shard)
+		case mongoerr.CodeOf(err) != mongoerr.MaxTimeMSExpired || ctx.Err() != nil:
+			return err
+		case time.Now().After(until):
+			return mongoerr.Newf(mongoerr.LockBusy, "transactions on shard %s are open all the time", shard)
+		}
+		if !sleep(ctx, 4*applyOpsWait) {
+			return err
+		}
+	}
 }
