@@ -93,10 +93,12 @@ const (
 type State string
 
 // The states of a collection. While it is not open, routers hold operations on it
-// back: a DDL operation is at work. What is fenced may be opened again; what is being
-// dropped may not, as some shards may have nothing of it any more.
+// back: a DDL operation or the switch of a movement is at work. What is fenced or held may
+// be opened again; what is being dropped may not, as some shards may have nothing of it
+// any more.
 const (
 	StateOpen     State = "open"
+	StateHeld     State = "held" // writes are held back, reads go on
 	StateFenced   State = "fenced"
 	StateDropping State = "dropping"
 )
@@ -166,6 +168,8 @@ type Delta struct {
 	CollectionsGone []string
 	Settings        []Setting
 	SettingsGone    []string
+	Movements       []Movement
+	MovementsGone   []string // ids
 }
 
 // ClusterIDSetting is the setting that every catalog has from its first version
@@ -236,6 +240,8 @@ type Change struct {
 	DropDatabases []string // with all their collections
 	Settings      []Setting
 	DropSettings  []string
+	Movements     []Movement
+	DropMovements []uuid.UUID
 	Log           []LogEntry
 }
 
@@ -274,6 +280,7 @@ type Ack struct {
 type Hold struct {
 	NS      string
 	Version Version // the oldest state by which one runs
+	Writes  Version // the oldest by which one that writes runs; 0: none
 }
 
 // ShardUser is a mongod user that a router made for itself on a shard, or that an

@@ -63,6 +63,11 @@ func (c *Change) validateNames() error {
 			return invalid(s.ID, "is a setting without id or document")
 		}
 	}
+	for i := range c.Movements {
+		if err := c.Movements[i].validate(); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -74,7 +79,7 @@ func (c *Collection) validate() error {
 		return invalid(c.NS, "must have a key if and only if it is sharded")
 	}
 	switch c.State {
-	case StateOpen, StateFenced, StateDropping:
+	case StateOpen, StateHeld, StateFenced, StateDropping:
 		return nil
 	default:
 		return invalid(c.NS, "has no state")

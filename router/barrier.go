@@ -15,7 +15,12 @@ import (
 // in flight on what the lock covers. Acknowledgements are rows; hints only shorten the
 // wait.
 func (r *Router) barrier(ctx context.Context, v catalog.Version, lock string) error {
-	limit := time.Now().Add(r.opts.BarrierTimeout)
+	return r.await(ctx, v, lock, r.opts.BarrierTimeout, false)
+}
+
+// await is barrier with a limit of its own; with onlyWrites reads of older versions may go on.
+func (r *Router) await(ctx context.Context, v catalog.Version, lock string, patience time.Duration, onlyWrites bool) error {
+	limit := time.Now().Add(patience)
 	shards := r.snap.Load().shardsUnder(lock)
 	for {
 		ticked := r.ticked.wait()
@@ -26,7 +31,7 @@ func (r *Router) barrier(ctx context.Context, v catalog.Version, lock string) er
 		}
 		var late []string
 		for i := range routers {
-			if why, is := behind(&routers[i], v, lock, shards); is {
+			if why, is := behind(&routers[i], v, lock, shards, onlyWrites); is {
 				late = append(late, routers[i].Name+why)
 			}
 		}
@@ -52,12 +57,15 @@ func (r *Router) barrier(ctx context.Context, v catalog.Version, lock string) er
 // behind reports whether a router may still act by something older than v on what the
 // lock covers, which lies on the given shards, and why if it is not silence. Where a former incarnation
 // of it is not shut out of a shard, that one may still write to all that lies there, by
-// whatever it knew.
-func behind(o *catalog.Router, v catalog.Version, lock string, shards []string) (why string, is bool) {
+// whatever it knew. With onlyWrites older reads do not count.
+func behind(o *catalog.Router, v catalog.Version, lock string, shards []string, onlyWrites bool) (why string, is bool) {
 	if o.Ack.Version < v {
 		return "", true
 	}
 	for _, h := range o.Ack.Held {
+		if onlyWrites && (h.Writes == 0 || h.Writes >= v) {
+			continue
+		}
 		if h.Version < v && catalog.LocksConflict(lock, h.NS) {
 			return fmt.Sprintf(" (operations on %s still run)", h.NS), true
 		}

@@ -8,39 +8,65 @@ import (
 	"github.com/shardgate/shardgate/wire/mongoerr"
 )
 
-// enter admits an operation on a namespace under the newest table, and counts it
-// until leave. It returns nil where the catalog knows no such namespace. While the
-// collection is fenced or being dropped it waits, up to the hold limit.
+// enter admits a read of a namespace under the newest table, and counts it until leave.
+// It returns nil where the catalog knows no such namespace. While the collection is fenced
+// or being dropped it waits, up to the hold limit.
 //
 // The count is raised before the pointer is read a second time: otherwise an
 // operation that was preempted in between could pass a barrier already
 // acknowledged (PROTOCOL.md, "More rules" 1).
 func (r *Router) enter(ctx context.Context, ns []byte, deadline time.Time) (*Entry, error) {
+	return r.pass(ctx, ns, deadline, false)
+}
+
+// pass is enter, or its like for an operation that writes: that one waits while writes are
+// held back, too. leaveAs ends it.
+func (r *Router) pass(ctx context.Context, ns []byte, deadline time.Time, write bool) (*Entry, error) {
 	for {
 		s := r.snap.Load()
 		e := s.Entries[string(ns)]
 		if e == nil {
 			return nil, nil
 		}
-		if e.Coll.State != catalog.StateOpen {
+		if !e.admits(write) {
 			if err := r.awaitReplacement(ctx, e, deadline); err != nil {
 				return nil, err
 			}
 			continue
 		}
+		if write {
+			e.writing.Add(1)
+		}
 		e.inflight.Add(1)
 		if s == r.snap.Load() || r.snap.Load().Entries[string(ns)] == e {
 			return e, nil
 		}
-		r.leave(e)
+		r.leaveAs(e, write)
 	}
+}
+
+// admits reports whether operations may begin by the entry.
+func (e *Entry) admits(write bool) bool {
+	return e.Coll.State == catalog.StateOpen || !write && e.Coll.State == catalog.StateHeld
+}
+
+// leaveAs ends what pass began.
+func (r *Router) leaveAs(e *Entry, write bool) {
+	if e != nil && write && e.writing.Add(-1) == 0 {
+		r.wakeRetired(e)
+	}
+	r.leave(e)
 }
 
 // leave ends what enter began.
 func (r *Router) leave(e *Entry) {
-	if e == nil || e.inflight.Add(-1) > 0 {
-		return
+	if e != nil && e.inflight.Add(-1) == 0 {
+		r.wakeRetired(e)
 	}
+}
+
+// wakeRetired has it told that a replaced entry has nothing in flight any more.
+func (r *Router) wakeRetired(e *Entry) {
 	select {
 	case <-e.replaced:
 		r.drained.signal()

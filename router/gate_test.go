@@ -311,3 +311,37 @@ func TestLocksAreWaitedFor(t *testing.T) {
 	}
 	require.NoError(t, r.EnableSharding(t.Context(), "new", ""))
 }
+
+// TestHeldWrites: while writes are held back reads go on, and a barrier of writes does not
+// wait for reads.
+func TestHeldWrites(t *testing.T) {
+	t.Parallel()
+	store := newStore(t, nowhere)
+	r, _ := startRouter(t, store, "r:1", Options{BarrierTimeout: 20 * time.Millisecond})
+	lock, err := store.Acquire(t.Context(), "d.a", r.Self().Incarnation, "test")
+	require.NoError(t, err)
+	reading := enter(t, r)
+	writing, err := r.pass(t.Context(), []byte("d.a"), time.Time{}, true)
+	require.NoError(t, err)
+	seen := r.Snapshot().Version
+	v := setState(t, store, catalog.StateHeld, lock)
+	eventually(t, "the router acknowledges", func() bool { return acked(t, store, "r:1") >= v })
+	require.Equal(t, []catalog.Hold{{NS: "d.a", Version: seen, Writes: seen}}, rowOf(t, store, "r:1").Ack.Held)
+
+	r.leave(enter(t, r))
+	_, err = r.pass(t.Context(), []byte("d.a"), time.Now().Add(5*time.Millisecond), true)
+	requireCode(t, 50, err)
+
+	requireCode(t, 46, r.await(t.Context(), v, "d.a", 20*time.Millisecond, true))
+	r.leaveAs(writing, true)
+	require.NoError(t, r.await(t.Context(), v, "d.a", patience, true))
+	requireCode(t, 46, r.barrier(t.Context(), v, "d.a"))
+	require.Equal(t, []catalog.Hold{{NS: "d.a", Version: seen}}, rowOf(t, store, "r:1").Ack.Held)
+	r.leave(reading)
+	require.NoError(t, r.await(t.Context(), v, "d.a", patience, false))
+
+	setState(t, store, catalog.StateOpen, lock)
+	writing, err = r.pass(t.Context(), []byte("d.a"), time.Time{}, true)
+	require.NoError(t, err)
+	r.leaveAs(writing, true)
+}

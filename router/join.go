@@ -308,9 +308,9 @@ func (r *Router) inFlight(ctx context.Context) ([]catalog.Hold, error) {
 	defer r.syncMu.unlock()
 	s := r.snap.Load()
 	held := heldBy(r.retired)
-	for ns, e := range s.Entries {
+	for _, e := range s.Entries {
 		if e.inflight.Load() != 0 {
-			held = append(held, catalog.Hold{NS: ns, Version: s.Version})
+			held = append(held, holdOf(e, s.Version))
 		}
 	}
 	return sortHolds(held), nil

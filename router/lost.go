@@ -18,17 +18,17 @@ type lostWrite struct {
 // counts as in flight until the shard proves that it is gone.
 func (r *Router) finish(ctx context.Context, op *Op, e *Entry) {
 	if len(op.lost) == 0 {
-		r.leave(e)
+		r.leaveAs(e, op.Write)
 		return
 	}
-	lost := op.lost
+	lost, write := op.lost, op.Write
 	r.wg.Go(func() {
 		for i := range lost {
 			if !r.awaitGone(context.WithoutCancel(ctx), &lost[i]) {
 				return // it stays in flight, and in this router's row (see signOff)
 			}
 		}
-		r.leave(e)
+		r.leaveAs(e, write)
 	})
 }
 

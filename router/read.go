@@ -22,15 +22,15 @@ type scope struct {
 	exact  bool
 }
 
-// admit resolves the command's collection and passes the gate; leave ends it. A view is an
-// error (isOnView), with the view as the entry.
+// admit resolves the command's collection and passes the gate; leave ends it, finish where
+// the command writes. A view is an error (isOnView), with the view as the entry.
 func (r *Router) admit(ctx context.Context, op *Op) (scope, error) {
 	var buf [maxNS + 1]byte
 	ns, err := op.NS(buf[:0])
 	if err != nil {
 		return scope{}, err
 	}
-	e, err := r.enter(ctx, ns, op.Deadline)
+	e, err := r.pass(ctx, ns, op.Deadline, op.Write)
 	if err != nil {
 		return scope{}, err
 	}
@@ -41,7 +41,7 @@ func (r *Router) admit(ctx context.Context, op *Op) (scope, error) {
 	}
 	s.ns = e.Coll.NS
 	if e.Coll.Kind == catalog.KindView {
-		r.leave(e)
+		r.leaveAs(e, op.Write)
 		return s, onView(e.Coll.NS)
 	}
 	return s, nil

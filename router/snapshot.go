@@ -20,6 +20,7 @@ type Snapshot struct {
 	Databases map[string]catalog.Database
 	Entries   map[string]*Entry // by namespace
 	Settings  map[string]catalog.Setting
+	Movements map[string]catalog.Movement // by id
 
 	fenced map[string]*Entry // those of the Entries that are not open
 }
@@ -31,6 +32,7 @@ type Entry struct {
 	Table *shardkey.Table // nil for a view
 
 	inflight atomic.Int64
+	writing  atomic.Int64  // of those in flight, how many write
 	replaced chan struct{} // closed when a newer entry, or none, took its place
 	since    time.Time     // when this router learned of it
 
@@ -89,6 +91,7 @@ func (s *Snapshot) next(d *catalog.Delta) (*Snapshot, []*Entry, error) {
 		Shards:    patched(base.Shards, d.ShardsGone, d.Shards, func(v catalog.Shard) string { return v.ID }),
 		Databases: patched(base.Databases, d.DatabasesGone, d.Databases, func(v catalog.Database) string { return v.Name }),
 		Settings:  patched(base.Settings, d.SettingsGone, d.Settings, func(v catalog.Setting) string { return v.ID }),
+		Movements: patched(base.Movements, d.MovementsGone, d.Movements, func(v catalog.Movement) string { return v.ID.String() }),
 	}
 	fresh := make([]*Entry, 0, len(d.Collections))
 	for i := range d.Collections {

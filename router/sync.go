@@ -193,10 +193,19 @@ func heldBy(retired []*Entry) []catalog.Hold {
 	var held []catalog.Hold
 	for _, e := range retired {
 		if e.inflight.Load() != 0 {
-			held = append(held, catalog.Hold{NS: e.Coll.NS, Version: e.until})
+			held = append(held, holdOf(e, e.until))
 		}
 	}
 	return sortHolds(held)
+}
+
+// holdOf says what runs by an entry of which v is the last version.
+func holdOf(e *Entry, v catalog.Version) catalog.Hold {
+	h := catalog.Hold{NS: e.Coll.NS, Version: v}
+	if e.writing.Load() != 0 {
+		h.Writes = v
+	}
+	return h
 }
 
 // sortHolds leaves the oldest of each namespace.
@@ -204,7 +213,17 @@ func sortHolds(held []catalog.Hold) []catalog.Hold {
 	slices.SortFunc(held, func(a, b catalog.Hold) int {
 		return cmp.Or(cmp.Compare(a.NS, b.NS), cmp.Compare(a.Version, b.Version))
 	})
-	return slices.CompactFunc(held, func(a, b catalog.Hold) bool { return a.NS == b.NS })
+	merged := held[:0]
+	for _, h := range held {
+		if n := len(merged); n > 0 && merged[n-1].NS == h.NS {
+			if merged[n-1].Writes == 0 {
+				merged[n-1].Writes = h.Writes
+			}
+			continue
+		}
+		merged = append(merged, h)
+	}
+	return merged
 }
 
 // openShards opens shards that the snapshot has and the router does not, and closes

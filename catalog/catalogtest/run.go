@@ -24,6 +24,8 @@ func Run(t *testing.T, newStore func(t *testing.T) catalog.Store) {
 		{"ApplyInvalid", testInvalid},
 		{"ApplyNotShared", testNotShared},
 		{"ApplyDropAndPut", testDropAndPut},
+		{"Movements", testMovements},
+		{"MovementsRefused", testMovementsRefused},
 		{"ChunkEdit", testChunkEdit},
 		{"ChunkEditRefused", testChunkEditRefused},
 		{"DeltaOnlyChanges", testDeltaOnlyChanges},

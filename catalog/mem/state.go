@@ -24,6 +24,7 @@ const (
 	goneDatabase   = "database"
 	goneCollection = "collection"
 	goneSetting    = "setting"
+	goneMovement   = "movement"
 )
 
 // state is everything that has versions. Values in it are never written to, so
@@ -34,6 +35,7 @@ type state struct {
 	databases   map[string]row[catalog.Database]
 	collections map[string]row[catalog.CollectionChunks]
 	settings    map[string]row[catalog.Setting]
+	movements   map[string]row[catalog.Movement] // by id
 	gone        map[tombstone]catalog.Version
 }
 
@@ -41,14 +43,16 @@ func newState() state {
 	return state{
 		shards: map[string]row[catalog.Shard]{}, databases: map[string]row[catalog.Database]{},
 		collections: map[string]row[catalog.CollectionChunks]{}, settings: map[string]row[catalog.Setting]{},
-		gone: map[tombstone]catalog.Version{},
+		movements: map[string]row[catalog.Movement]{},
+		gone:      map[tombstone]catalog.Version{},
 	}
 }
 
 func (s *state) clone() state {
 	return state{
 		version: s.version, shards: maps.Clone(s.shards), databases: maps.Clone(s.databases),
-		collections: maps.Clone(s.collections), settings: maps.Clone(s.settings), gone: maps.Clone(s.gone),
+		collections: maps.Clone(s.collections), settings: maps.Clone(s.settings),
+		movements: maps.Clone(s.movements), gone: maps.Clone(s.gone),
 	}
 }
 
@@ -59,12 +63,13 @@ func (s *state) delta(after catalog.Version, full bool) *catalog.Delta {
 	d.Databases = newer(s.databases, after, func(v catalog.Database) catalog.Database { return v })
 	d.Collections = newer(s.collections, after, cloneCollectionChunks)
 	d.Settings = newer(s.settings, after, cloneSetting)
+	d.Movements = newer(s.movements, after, func(v catalog.Movement) catalog.Movement { return v })
 	if full {
 		return d
 	}
 	lists := map[string]*[]string{
 		goneShard: &d.ShardsGone, goneDatabase: &d.DatabasesGone,
-		goneCollection: &d.CollectionsGone, goneSetting: &d.SettingsGone,
+		goneCollection: &d.CollectionsGone, goneSetting: &d.SettingsGone, goneMovement: &d.MovementsGone,
 	}
 	for t, v := range s.gone {
 		if v > after {
@@ -124,6 +129,9 @@ func (s *state) drop(c *catalog.Change) {
 	for _, id := range c.DropSettings {
 		remove(s, s.settings, goneSetting, id)
 	}
+	for _, id := range c.DropMovements {
+		remove(s, s.movements, goneMovement, id.String())
+	}
 	for _, id := range c.DropShards {
 		remove(s, s.shards, goneShard, id)
 	}
@@ -158,6 +166,10 @@ func (s *state) put(c *catalog.Change) {
 	}
 	for _, v := range c.Settings {
 		set(s, s.settings, goneSetting, v.ID, cloneSetting(v))
+	}
+	for _, v := range c.Movements {
+		v.Since = millis(v.Since)
+		set(s, s.movements, goneMovement, v.ID.String(), v)
 	}
 }
 
@@ -202,6 +214,13 @@ func (s *state) check(c *catalog.Change) error {
 	for _, d := range s.databases {
 		if _, ok := s.shards[d.value.Primary]; !ok {
 			return fmt.Errorf("%w: shard %q of database %q is not there", catalog.ErrConflict, d.value.Primary, d.value.Name)
+		}
+	}
+	for _, m := range s.movements {
+		for _, id := range []string{m.value.From, m.value.To} {
+			if _, ok := s.shards[id]; !ok {
+				return fmt.Errorf("%w: shard %q of a movement of %q is not there", catalog.ErrConflict, id, m.value.NS)
+			}
 		}
 	}
 	for ns, r := range s.collections {

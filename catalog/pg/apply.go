@@ -105,6 +105,7 @@ func (s *Store) apply(ctx context.Context, tx pgx.Tx, c catalog.Change, v catalo
 		queueEdit(b, &c.Chunks[i], &removed[i], v)
 	}
 	queueSettings(b, c.Settings, v)
+	queueMovements(b, c.Movements, v)
 	s.queueLog(b, c.Log)
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
 		return err
@@ -127,7 +128,7 @@ func (s *Store) finish(ctx context.Context, tx pgx.Tx, c catalog.Change, v catal
 	if len(c.Rows) > 0 {
 		queueKindCheck(b, c.Rows)
 	}
-	if len(c.Drop)+len(c.DropDatabases)+len(c.DropShards)+len(c.DropSettings) > 0 {
+	if len(c.Drop)+len(c.DropDatabases)+len(c.DropShards)+len(c.DropSettings)+len(c.DropMovements) > 0 {
 		b.Queue(`DELETE FROM shardgate.tombstones WHERE version <= $1`, v-s.keepDeletions)
 	}
 	b.Queue(`UPDATE shardgate.catalog SET version = $1`, v)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -75,6 +76,8 @@ func queueLoad(b *pgx.Batch, d *catalog.Delta, after catalog.Version) {
 	queueRows(b, &d.Settings, func(r pgx.Rows, v *catalog.Setting) error {
 		return r.Scan(&v.ID, (*[]byte)(&v.Doc))
 	}, `SELECT id, doc FROM shardgate.settings WHERE version > $1 ORDER BY id`, after)
+	queueRows(b, &d.Movements, scanMovement, `SELECT id, ns, collection, donor, recipient, state, switched_at, since
+		FROM shardgate.movements WHERE version > $1 ORDER BY id`, after)
 	if after == 0 {
 		return
 	}
@@ -102,6 +105,20 @@ func scanShard(r pgx.Rows, v *catalog.Shard) error {
 		&v.Capabilities, &v.Added)
 	v.TopologyTime = catalog.Timestamp(topology)
 	v.Tags, v.Capabilities = orNil(v.Tags), orNil(v.Capabilities)
+	return err
+}
+
+func scanMovement(r pgx.Rows, v *catalog.Movement) error {
+	var (
+		id string
+		at int64
+	)
+	err := r.Scan(&id, &v.NS, &v.Collection, &v.From, &v.To, &v.State, &at, &v.Since)
+	if err != nil {
+		return err
+	}
+	v.At, v.Since = catalog.Timestamp(at), v.Since.UTC()
+	v.ID, err = uuid.Parse(id)
 	return err
 }
 
@@ -175,6 +192,7 @@ const (
 	goneDatabase   = "database"
 	goneCollection = "collection"
 	goneSetting    = "setting"
+	goneMovement   = "movement"
 )
 
 func addGone(rows pgx.Rows, d *catalog.Delta) error {
@@ -192,6 +210,8 @@ func addGone(rows pgx.Rows, d *catalog.Delta) error {
 			d.CollectionsGone = append(d.CollectionsGone, name)
 		case goneSetting:
 			d.SettingsGone = append(d.SettingsGone, name)
+		case goneMovement:
+			d.MovementsGone = append(d.MovementsGone, name)
 		}
 	}
 	return rows.Err()

@@ -13,7 +13,7 @@ import (
 
 // routerColumns go with scanRouter; $1 is the limit of silence.
 const routerColumns = `incarnation, name, number, program_version, started, ping, acked,
-	held_ns, held_versions, clock_timestamp() - ping > $1::interval, user_shards, user_names`
+	held_ns, held_versions, held_writes, clock_timestamp() - ping > $1::interval, user_shards, user_names`
 
 // Register implements catalog.Store.
 func (s *Store) Register(ctx context.Context, r catalog.Router) (self, replaced *catalog.Router, err error) {
@@ -67,12 +67,12 @@ func (s *Store) oneRouter(ctx context.Context, tx pgx.Tx, sql string, args ...an
 
 // Heartbeat implements catalog.Store.
 func (s *Store) Heartbeat(ctx context.Context, incarnation string, ack catalog.Ack, users []catalog.ShardUser) error {
-	held, versions := splitHolds(ack.Held)
+	held, versions, writes := splitHolds(ack.Held)
 	return s.write(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		var news bool
-		err := tx.QueryRow(ctx, `SELECT acked < $2 OR held_ns <> $3 OR held_versions <> $4
+		err := tx.QueryRow(ctx, `SELECT acked < $2 OR held_ns <> $3 OR held_versions <> $4 OR held_writes <> $5
 			FROM shardgate.routers WHERE incarnation = $1 FOR UPDATE`,
-			incarnation, ack.Version, held, versions).Scan(&news)
+			incarnation, ack.Version, held, versions, writes).Scan(&news)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return fmt.Errorf("%w: %q", catalog.ErrEvicted, incarnation)
 		}
@@ -81,10 +81,10 @@ func (s *Store) Heartbeat(ctx context.Context, incarnation string, ack catalog.A
 		}
 		shards, names := splitUsers(users)
 		if _, err := tx.Exec(ctx, `UPDATE shardgate.routers SET ping = clock_timestamp(),
-				acked = greatest(acked, $2), held_ns = $3, held_versions = $4,
-				user_shards = CASE WHEN $5 THEN $6 ELSE user_shards END,
-				user_names = CASE WHEN $5 THEN $7 ELSE user_names END
-			WHERE incarnation = $1`, incarnation, ack.Version, held, versions, users != nil, shards, names); err != nil {
+				acked = greatest(acked, $2), held_ns = $3, held_versions = $4, held_writes = $5,
+				user_shards = CASE WHEN $6 THEN $7 ELSE user_shards END,
+				user_names = CASE WHEN $6 THEN $8 ELSE user_names END
+			WHERE incarnation = $1`, incarnation, ack.Version, held, versions, writes, users != nil, shards, names); err != nil {
 			return err
 		}
 		if !news {
@@ -126,16 +126,19 @@ func scanRouter(row pgx.CollectableRow) (catalog.Router, error) {
 	var (
 		r                   catalog.Router
 		held, shards, names []string
-		versions            []int64
+		versions, writes    []int64
 	)
 	err := row.Scan(&r.Incarnation, &r.Name, &r.Number, &r.Version, &r.Started, &r.Ping, &r.Ack.Version,
-		&held, &versions, &r.Silent, &shards, &names)
+		&held, &versions, &writes, &r.Silent, &shards, &names)
 	if err != nil {
 		return r, err
 	}
 	r.Started, r.Ping = r.Started.UTC(), millis(r.Ping)
+	if len(writes) != len(held) {
+		writes = versions // of a program that says nothing of its writes: any may be one
+	}
 	for i := range held {
-		r.Ack.Held = append(r.Ack.Held, catalog.Hold{NS: held[i], Version: catalog.Version(versions[i])})
+		r.Ack.Held = append(r.Ack.Held, catalog.Hold{NS: held[i], Version: catalog.Version(versions[i]), Writes: catalog.Version(writes[i])})
 	}
 	for i := range shards {
 		r.Users = append(r.Users, catalog.ShardUser{Shard: shards[i], User: names[i]})
@@ -143,12 +146,12 @@ func scanRouter(row pgx.CollectableRow) (catalog.Router, error) {
 	return r, nil
 }
 
-func splitHolds(held []catalog.Hold) (names []string, versions []int64) {
-	names, versions = make([]string, len(held)), make([]int64, len(held))
+func splitHolds(held []catalog.Hold) (names []string, versions, writes []int64) {
+	names, versions, writes = make([]string, len(held)), make([]int64, len(held)), make([]int64, len(held))
 	for i, h := range held {
-		names[i], versions[i] = h.NS, int64(h.Version)
+		names[i], versions[i], writes[i] = h.NS, int64(h.Version), int64(h.Writes)
 	}
-	return names, versions
+	return names, versions, writes
 }
 
 func splitUsers(users []catalog.ShardUser) (shards, names []string) {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/shardgate/shardgate/catalog"
@@ -24,6 +25,7 @@ func queueDrops(b *pgx.Batch, c catalog.Change, v catalog.Version) {
 	drop(goneDatabase, "databases", "name", "name", c.DropDatabases)
 	drop(goneCollection, "collections", "ns", "ns", c.Drop)
 	drop(goneSetting, "settings", "id", "id", c.DropSettings)
+	drop(goneMovement, "movements", "id", "id", ids(c.DropMovements))
 	drop(goneShard, "shards", "id", "id", c.DropShards)
 }
 
@@ -85,6 +87,28 @@ func queueSettings(b *pgx.Batch, settings []catalog.Setting, v catalog.Version) 
 			settings[i].ID, blob(settings[i].Doc), v)
 		queueRevive(b, goneSetting, settings[i].ID)
 	}
+}
+
+func queueMovements(b *pgx.Batch, movements []catalog.Movement, v catalog.Version) {
+	for i := range movements {
+		m := &movements[i]
+		b.Queue(`INSERT INTO shardgate.movements (id, ns, collection, donor, recipient, state, switched_at, since, version)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+			ON CONFLICT (id) DO UPDATE SET ns = excluded.ns, collection = excluded.collection, donor = excluded.donor,
+				recipient = excluded.recipient, state = excluded.state, switched_at = excluded.switched_at,
+				since = excluded.since, version = excluded.version`,
+			m.ID.String(), m.NS, m.Collection, m.From, m.To, m.State, int64(m.At), millis(m.Since), v)
+		queueRevive(b, goneMovement, m.ID.String())
+	}
+}
+
+// ids are the names by which movements are stored.
+func ids(list []uuid.UUID) []string {
+	out := make([]string, len(list))
+	for i, id := range list {
+		out[i] = id.String()
+	}
+	return out
 }
 
 func (s *Store) queueLog(b *pgx.Batch, entries []catalog.LogEntry) {

@@ -1,0 +1,61 @@
+package catalogtest
+
+import (
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/shardgate/shardgate/catalog"
+)
+
+func movement(n byte, ns string) catalog.Movement {
+	return catalog.Movement{
+		ID: uuid.UUID{n}, NS: ns, Collection: uuid.NewSHA1(uuid.Nil, []byte(ns)), From: "s0", To: "s1",
+		State: catalog.MovementCopying, Since: time.UnixMilli(1700000000123).UTC(),
+	}
+}
+
+func testMovements(f *fixture) {
+	v := f.cluster()
+	a, b := movement(1, "db.a"), movement(2, "db.b")
+	// A movement outlives its collection: the donor's copy is dropped by it.
+	v1 := f.apply(catalog.Change{Put: []catalog.CollectionChunks{unsharded("db.a", "s0")}, Movements: []catalog.Movement{b, a}})
+	f.Equal([]catalog.Movement{a, b}, f.load(v).Movements)
+	f.Equal([]catalog.Movement{a, b}, f.load(0).Movements)
+	f.Empty(f.load(v1).Movements)
+
+	a.State, a.At = catalog.MovementSwitched, 0x8000_0000_0000_0002
+	v2 := f.apply(catalog.Change{Movements: []catalog.Movement{a}})
+	f.Equal([]catalog.Movement{a}, f.load(v1).Movements)
+
+	f.apply(catalog.Change{Drop: []string{"db.a"}, DropMovements: []uuid.UUID{b.ID, {9}}})
+	d := f.load(v2)
+	f.Equal([]string{b.ID.String()}, d.MovementsGone)
+	f.Empty(d.Movements)
+	f.Equal([]catalog.Movement{a}, f.load(0).Movements)
+
+	f.apply(catalog.Change{Movements: []catalog.Movement{b}})
+	f.Empty(f.load(v2).MovementsGone)
+
+	c := unsharded("db.a", "s1")
+	c.State = catalog.StateHeld
+	c.Version = f.apply(catalog.Change{Put: []catalog.CollectionChunks{c}})
+	f.Equal([]catalog.CollectionChunks{c}, f.load(c.Version-1).Collections)
+}
+
+func testMovementsRefused(f *fixture) {
+	f.cluster()
+	refuse := func(want error, edit func(*catalog.Movement)) {
+		f.t.Helper()
+		m := movement(1, "db.a")
+		edit(&m)
+		f.refused(want, catalog.Change{Movements: []catalog.Movement{m}})
+	}
+	refuse(catalog.ErrInvalid, func(m *catalog.Movement) { m.ID = uuid.Nil })
+	refuse(catalog.ErrInvalid, func(m *catalog.Movement) { m.NS = "db" })
+	refuse(catalog.ErrInvalid, func(m *catalog.Movement) { m.State = "" })
+	refuse(catalog.ErrInvalid, func(m *catalog.Movement) { m.To = m.From })
+	refuse(catalog.ErrConflict, func(m *catalog.Movement) { m.To = "s9" })
+	f.apply(catalog.Change{Movements: []catalog.Movement{movement(1, "db.a")}})
+	f.refused(catalog.ErrConflict, catalog.Change{DropShards: []string{"s1"}})
+}
