@@ -3,6 +3,7 @@ package backend
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -71,21 +72,12 @@ func ProbeHost(ctx context.Context, target string, cfg *Config) (*Probe, error) 
 		return nil, mongoerr.Newf(mongoerr.OperationFailed, "in seed list %s, host %s belongs to replica set %s", target, hosts[0], h.SetName)
 	}
 	for _, seed := range hosts {
-		if !containsHost(h.Hosts, seed) {
+		if !slices.Contains(h.Hosts, seed) {
 			return nil, mongoerr.Newf(mongoerr.OperationFailed, "in seed list %s, host %s does not belong to replica set %s; found %s", target, seed, h.SetName, strings.Join(h.Hosts, ","))
 		}
 	}
 	p := &Probe{SetName: h.SetName, Hosts: h.Hosts, Databases: map[string][]ProbedCollection{}}
 	return p, p.read(ctx, cfg)
-}
-
-func containsHost(list []string, host string) bool {
-	for _, h := range list {
-		if h == host {
-			return true
-		}
-	}
-	return false
 }
 
 func sayHello(ctx context.Context, host string, cfg *Config) (h hello, err error) {

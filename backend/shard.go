@@ -263,13 +263,13 @@ func (s *Shard) RoundTrip(ctx context.Context, r *Request, buf []byte) (reply []
 // Run runs one command on the primary under the data login and returns the
 // reply's document in memory of its own. An ok:0 reply is a *mongoerr.Error.
 func (s *Shard) Run(ctx context.Context, db string, elems []byte) (wire.Doc, error) {
-	return s.RunOn(ctx, ReadPref{}, db, elems)
+	return s.RunAt(ctx, "", db, elems)
 }
 
-// RunOn is Run on a member of choice.
-func (s *Shard) RunOn(ctx context.Context, pref ReadPref, db string, elems []byte) (wire.Doc, error) {
+// RunAt is Run on the member at addr.
+func (s *Shard) RunAt(ctx context.Context, addr, db string, elems []byte) (wire.Doc, error) {
 	deadline, _ := ctx.Deadline()
-	msg, _, err := s.RoundTrip(ctx, &Request{Msg: AppendCommand(nil, db, elems), Pref: pref, Deadline: deadline}, nil)
+	msg, _, err := s.RoundTrip(ctx, &Request{Msg: AppendCommand(nil, db, elems), Addr: addr, Deadline: deadline}, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -330,17 +330,3 @@ func (s *Shard) Connections() (open, idle int) {
 
 // Done is closed when Close is called.
 func (s *Shard) Done() <-chan struct{} { return s.done }
-
-// RunAt is Run on the member at addr.
-func (s *Shard) RunAt(ctx context.Context, addr, db string, elems []byte) (wire.Doc, error) {
-	deadline, _ := ctx.Deadline()
-	msg, _, err := s.RoundTrip(ctx, &Request{Msg: AppendCommand(nil, db, elems), Addr: addr, Deadline: deadline}, nil)
-	if err != nil {
-		return nil, err
-	}
-	body, err := wire.ReplyBody(msg)
-	if err != nil {
-		return nil, err
-	}
-	return body, ReplyError(body)
-}

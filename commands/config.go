@@ -4,11 +4,9 @@ import (
 	"context"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/shardgate/shardgate/catalog"
 	"github.com/shardgate/shardgate/catalog/configdb"
-	"github.com/shardgate/shardgate/router"
 	"github.com/shardgate/shardgate/wire"
 	"github.com/shardgate/shardgate/wire/mongoerr"
 )
@@ -56,71 +54,17 @@ func configDocuments(ctx context.Context, req *request, coll string) ([]bson.Raw
 	return docs, nil
 }
 
-func configCollection(req *request) (string, error) {
+// configRead runs find, aggregate, count or distinct on a collection of config.
+func configRead(ctx context.Context, req *request) error {
 	coll, ok := req.Cmd.First.Str()
 	if !ok {
-		return "", mongoerr.Newf(mongoerr.InvalidNamespace, "collection name has invalid type %s", req.Cmd.First.Type)
-	}
-	return coll, nil
-}
-
-// findStages says a find as a pipeline.
-func findStages(req *request) []wire.Doc {
-	var stages []wire.Doc
-	for _, o := range []struct{ option, stage string }{
-		{"filter", "$match"}, {"query", "$match"}, {"sort", "$sort"}, {"skip", "$skip"}, {"limit", "$limit"}, {"projection", "$project"},
-	} {
-		e, ok := req.Lookup(o.option)
-		if !ok {
-			continue
-		}
-		if d, isDoc := e.Doc(); isDoc && len(d) <= 5 {
-			continue
-		}
-		if n, isNum := e.Int64(); isNum && n == 0 {
-			continue
-		}
-		if o.stage == "$sort" {
-			if d, _ := e.Doc(); hasNatural(d) {
-				continue
-			}
-		}
-		stages = append(stages, router.StageOf(o.stage, e))
-	}
-	return stages
-}
-
-func hasNatural(d wire.Doc) bool {
-	_, ok := d.Lookup("$natural")
-	return ok
-}
-
-func configFind(ctx context.Context, req *request) error {
-	coll, err := configCollection(req)
-	if err != nil {
-		return err
+		return mongoerr.Newf(mongoerr.InvalidNamespace, "collection name has invalid type %s", req.Cmd.First.Type)
 	}
 	docs, err := configDocuments(ctx, req, coll)
 	if err != nil {
 		return err
 	}
-	return req.h.router.Virtual(ctx, req.Op, configDB+"."+coll, docs, findStages(req), nil)
-}
-
-func configAggregate(ctx context.Context, req *request) error {
-	coll, err := configCollection(req)
-	if err != nil {
-		return err
-	}
-	docs, err := configDocuments(ctx, req, coll)
-	if err != nil {
-		return err
-	}
-	stages, err := req.stages()
-	if err != nil {
-		return err
-	}
-	return req.h.router.Virtual(ctx, req.Op, configDB+"."+coll, docs, stages, nil)
+	return req.h.router.VirtualRead(ctx, req.Op, configDB+"."+coll, docs)
 }
 
 // stages returns the pipeline's stages.
@@ -140,69 +84,6 @@ func (req *request) stages() ([]wire.Doc, error) {
 		stages = append(stages, d)
 	}
 	return stages, it.Err()
-}
-
-func configCount(ctx context.Context, req *request) error {
-	coll, err := configCollection(req)
-	if err != nil {
-		return err
-	}
-	docs, err := configDocuments(ctx, req, coll)
-	if err != nil {
-		return err
-	}
-	n := len(docs)
-	if stages := findStages(req); len(stages) > 0 {
-		if docs, err = req.h.router.VirtualDocs(ctx, req.Op, docs, append(stages, countStage()), nil); err != nil {
-			return err
-		}
-		n = 0
-		if len(docs) == 1 {
-			n64, _ := docs[0].Lookup("n").AsInt64OK()
-			n = int(n64)
-		}
-	}
-	req.Reply.Int32("n", int32(n))
-	req.Reply.OK()
-	return nil
-}
-
-func countStage() wire.Doc {
-	return wire.Doc(bsoncore.BuildDocument(nil, bsoncore.AppendStringElement(nil, "$count", "n")))
-}
-
-func configDistinct(ctx context.Context, req *request) error {
-	coll, err := configCollection(req)
-	if err != nil {
-		return err
-	}
-	e, ok := req.Lookup("key")
-	key, isStr := e.Str()
-	if !ok || !isStr {
-		return mongoerr.New(mongoerr.TypeMismatch, "BSON field 'distinct.key' must be a string")
-	}
-	docs, err := configDocuments(ctx, req, coll)
-	if err != nil {
-		return err
-	}
-	field := "$" + key
-	group := bsoncore.BuildDocument(nil, bsoncore.AppendStringElement(nil, "_id", field))
-	sort := bsoncore.BuildDocument(nil, bsoncore.AppendInt32Element(nil, "_id", 1))
-	stages := append(findStages(req),
-		wire.Doc(bsoncore.BuildDocument(nil, bsoncore.AppendStringElement(nil, "$unwind", field))),
-		wire.Doc(bsoncore.BuildDocument(nil, bsoncore.AppendDocumentElement(nil, "$group", group))),
-		wire.Doc(bsoncore.BuildDocument(nil, bsoncore.AppendDocumentElement(nil, "$sort", sort))))
-	if docs, err = req.h.router.VirtualDocs(ctx, req.Op, docs, stages, nil); err != nil {
-		return err
-	}
-	values := bsoncore.NewArrayBuilder()
-	for _, d := range docs {
-		v := d.Lookup("_id")
-		values.AppendValue(bsoncore.Value{Type: bsoncore.Type(v.Type), Data: v.Value})
-	}
-	req.Reply.Elems = bsoncore.AppendArrayElement(req.Reply.Elems, "values", values.Build())
-	req.Reply.OK()
-	return nil
 }
 
 // aggregateDatabase runs aggregate: 1: pipelines that begin with documents of their

@@ -11,7 +11,7 @@ const configDB = "config"
 
 func find(ctx context.Context, req *request) error {
 	if string(req.Cmd.DB) == configDB {
-		return configFind(ctx, req)
+		return configRead(ctx, req)
 	}
 	return req.h.router.Find(ctx, req.Op)
 }
@@ -21,21 +21,21 @@ func aggregate(ctx context.Context, req *request) error {
 		return aggregateDatabase(ctx, req)
 	}
 	if string(req.Cmd.DB) == configDB {
-		return configAggregate(ctx, req)
+		return configRead(ctx, req)
 	}
 	return req.h.router.Aggregate(ctx, req.Op)
 }
 
 func count(ctx context.Context, req *request) error {
 	if string(req.Cmd.DB) == configDB {
-		return configCount(ctx, req)
+		return configRead(ctx, req)
 	}
 	return req.h.router.Count(ctx, req.Op)
 }
 
 func distinct(ctx context.Context, req *request) error {
 	if string(req.Cmd.DB) == configDB {
-		return configDistinct(ctx, req)
+		return configRead(ctx, req)
 	}
 	return req.h.router.Distinct(ctx, req.Op)
 }

@@ -12,7 +12,6 @@ import (
 
 	"github.com/shardgate/shardgate/catalog"
 	"github.com/shardgate/shardgate/catalog/configdb"
-	"github.com/shardgate/shardgate/router"
 	"github.com/shardgate/shardgate/wire"
 	"github.com/shardgate/shardgate/wire/mongoerr"
 )
@@ -67,7 +66,7 @@ func listCollections(ctx context.Context, req *request) error {
 		if d, isDoc := e.Doc(); !isDoc {
 			return mongoerr.New(mongoerr.TypeMismatch, "BSON field 'listCollections.filter' must be an object")
 		} else if len(d) > 5 {
-			stages = append(stages, router.StageOf("$match", e))
+			stages = append(stages, matchStage(e))
 		}
 	}
 	if nameOnly {
@@ -117,7 +116,7 @@ func listDatabases(ctx context.Context, req *request) error {
 	docs, total := databaseDocs(names, sizes, nameOnly)
 	if e, ok := req.Lookup("filter"); ok && len(e.Value) > 5 {
 		var err error
-		if docs, err = req.h.router.VirtualDocs(ctx, req.Op, docs, []wire.Doc{router.StageOf("$match", e)}, nil); err != nil {
+		if docs, err = req.h.router.VirtualDocs(ctx, req.Op, docs, []wire.Doc{matchStage(e)}, nil); err != nil {
 			return err
 		}
 	}
@@ -157,4 +156,9 @@ func databaseDocs(names []string, sizes map[string]map[string]int64, nameOnly bo
 		docs = append(docs, bson.Raw(bsoncore.BuildDocument(nil, b)))
 	}
 	return docs, total
+}
+
+// matchStage makes {$match: filter}.
+func matchStage(filter wire.Elem) wire.Doc {
+	return wire.Doc(bsoncore.BuildDocument(nil, bsoncore.AppendDocumentElement(nil, "$match", filter.Value)))
 }
