@@ -8,6 +8,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/shardgate/shardgate/backend"
 	"github.com/shardgate/shardgate/catalog/shardkey"
 	"github.com/shardgate/shardgate/wire"
 	"github.com/shardgate/shardgate/wire/mongoerr"
@@ -58,26 +59,46 @@ var errSingleInTxn = notYet("in a transaction, a write of one document whose fil
 // writeSingle runs a single write outside transactions.
 func (r *Router) writeSingle(ctx context.Context, op *Op, w *single) error {
 	until := time.Now().Add(r.opts.RetryTimeout)
-	for attempt := int32(0); time.Now().Before(until); attempt++ {
-		c, err := r.choose(ctx, op, w)
-		if err != nil {
+	for attempt := int32(0); time.Now().Before(until); {
+		at, done, err := r.attemptSingle(ctx, op, w, attempt)
+		switch {
+		case err != nil && !(op.Txn.Present && r.mayPass(op, err)):
 			return err
-		}
-		c.Attempt = attempt
-		if op.Txn.Present {
-			if c, err = r.claim(ctx, op, w, c); err != nil {
-				return err
-			}
-			attempt = c.Attempt // an earlier run of this write may have come further
-		}
-		if done, err := r.carryOut(ctx, op, w, c); done || err != nil {
+		case err != nil && (time.Now().After(until) || !sleep(ctx, 50*time.Millisecond)):
 			return err
+		case err != nil: // once more, by the claim if there is one
+		case done:
+			return nil
+		default:
+			attempt = at + 1
 		}
-		if err := op.Expired(); err != nil {
-			return err
+		if late := op.Expired(); late != nil {
+			return late
 		}
 	}
 	return mongoerr.New(mongoerr.WriteConflict, "the documents that match are changed by others all the time")
+}
+
+// mayPass reports whether a failure is one of a shard that is away for a moment.
+func (r *Router) mayPass(op *Op, err error) bool {
+	return r.mayRepeat(op, err, &backend.Request{}) || mongoerr.CodeOf(err).Retriable()
+}
+
+// attemptSingle chooses a document and writes it; at is the attempt that it came to, as
+// an earlier run of this write may have come further than this one.
+func (r *Router) attemptSingle(ctx context.Context, op *Op, w *single, attempt int32) (at int32, done bool, err error) {
+	c, err := r.choose(ctx, op, w)
+	if err != nil {
+		return attempt, false, err
+	}
+	c.Attempt = attempt
+	if op.Txn.Present {
+		if c, err = r.claim(ctx, op, w, c); err != nil {
+			return attempt, false, err
+		}
+	}
+	done, err = r.carryOut(ctx, op, w, c)
+	return c.Attempt, done, err
 }
 
 // carryOut does what was chosen; done is false if the document does not match any more.
