@@ -125,3 +125,28 @@ func TestViews(t *testing.T) {
 	require.Zero(t, count(t, router(t, 1).Database(db).Collection("plainView"), bson.D{}))
 	noneSpilled(t)
 }
+
+// A view over a view has its collation.
+func TestViewsOfOneCollation(t *testing.T) {
+	db := newDB(t)
+	d := router(t, 0).Database(db)
+	create := func(name, on string, collation bson.D) int {
+		command := bson.D{{"create", name}, {"viewOn", on}, {"pipeline", bson.A{}}}
+		if collation != nil {
+			command = append(command, bson.E{Key: "collation", Value: collation})
+		}
+
+		return code(d.RunCommand(opContext(t, opLimit), command).Err())
+	}
+
+	require.Zero(t, create("plain", "c", nil))
+	require.Zero(t, create("en", "c", bson.D{{"locale", "en"}, {"strength", 2}}))
+	require.Zero(t, create("same", "en", bson.D{{"strength", 2}, {"locale", "en"}}))
+	require.Zero(t, create("simple", "plain", bson.D{{"locale", "simple"}}))
+
+	for _, other := range []bson.D{nil, {{"locale", "simple"}}, {{"locale", "en"}}, {{"locale", "fr"}}} {
+		require.Equal(t, 167, create("other", "en", other), "%v", other)
+	}
+
+	require.Equal(t, 167, create("other", "plain", bson.D{{"locale", "en"}}))
+}

@@ -107,7 +107,7 @@ func (r *Router) tryView(ctx context.Context, ns, shard string, options bson.D) 
 	if len(list) != 1 {
 		return nil, mongoerr.New(mongoerr.InternalError, "a view on trial is gone")
 	}
-	return list[0].Options, nil
+	return list[0].Options, r.checkCollation(ns, list[0].Options)
 }
 
 // checkViewed checks what the definition says of other namespaces of the cluster.
@@ -140,7 +140,15 @@ func (r *Router) checkViewed(ns string, options bson.D) error {
 		}
 		v = s.Entries[next]
 	}
-	if asked := collationOf(raw); (len(asked) == 0) != (len(e.Coll.Collation) == 0) {
+	return nil
+}
+
+// checkCollation refuses a view over a view of another collation.
+func (r *Router) checkCollation(ns string, stored bson.Raw) error {
+	on, _ := stored.Lookup("viewOn").StringValueOK()
+	under := dbOf(ns) + "." + on
+	e := r.snap.Load().Entries[under]
+	if e != nil && e.Coll.Kind == catalog.KindView && !bytes.Equal(collationOf(stored), e.Coll.Collation) {
 		return mongoerr.Newf(mongoerr.OptionNotSupportedOnView, "View %s has conflicting collation with view %s", ns, under)
 	}
 	return nil
