@@ -255,3 +255,35 @@ func remakeUnder(t testing.TB, db string, key bson.D) {
 
 	t.Fatal("the writers never let the collection be made")
 }
+
+// All shards have a collection's indexes with the same collations, the simple one among them.
+func TestIndexesOfACollatedCollection(t *testing.T) {
+	db := newDB(t)
+	d := router(t, 0).Database(db)
+	en, simple := bson.D{{"locale", "en"}, {"strength", 2}}, bson.D{{"locale", "simple"}}
+
+	require.NoError(t, d.RunCommand(opContext(t, opLimit), bson.D{{"create", "c"}, {"collation", en}}).Err())
+	require.NoError(t, d.RunCommand(opContext(t, opLimit), bson.D{{"createIndexes", "c"}, {"indexes", bson.A{
+		bson.D{{"key", bson.D{{"a", 1}}}, {"name", "own"}},
+		bson.D{{"key", bson.D{{"a", 1}}}, {"name", "simple"}, {"collation", simple}},
+		bson.D{{"key", bson.D{{"b", "text"}}}, {"name", "text"}, {"collation", simple}},
+	}}}).Err())
+	shardCollection(t, 0, db+".c", bson.D{{"k", "hashed"}}, bson.E{Key: "collation", Value: simple})
+
+	list := func(i int) map[string]string {
+		cur, err := shard(t, i).Database(db).Collection("c").Indexes().List(opContext(t, opLimit))
+		found := map[string]string{}
+
+		for _, x := range all(t, cur, err) {
+			found[x.Lookup("name").StringValue()] = x.Lookup("collation").String()
+		}
+
+		return found
+	}
+
+	require.Len(t, list(0), 5)
+
+	for i := 1; i < shardCount; i++ {
+		require.Equal(t, list(0), list(i), "shard %d", i)
+	}
+}

@@ -6,8 +6,10 @@ import (
 
 	"github.com/google/uuid"
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/shardgate/shardgate/catalog"
+	"github.com/shardgate/shardgate/wire"
 	"github.com/shardgate/shardgate/wire/mongoerr"
 )
 
@@ -63,7 +65,7 @@ func (r *Router) copyShape(ctx context.Context, ns string, like *collInfo, home 
 	var indexes bson.A
 	err := r.drain(ctx, home, db, bson.D{{Key: "listIndexes", Value: coll}}, func(doc bson.Raw) error {
 		if name, _ := doc.Lookup("name").StringValueOK(); name != "_id_" {
-			indexes = append(indexes, append(bson.Raw(nil), doc...))
+			indexes = append(indexes, spelledOut(doc, like))
 		}
 		return nil
 	})
@@ -91,6 +93,17 @@ func (r *Router) copyShape(ctx context.Context, ns string, like *collInfo, home 
 		}
 	}
 	return nil
+}
+
+// spelledOut is an index as it is to be made elsewhere: listIndexes leaves the simple
+// collation out, where createIndexes would take the collection's own.
+func spelledOut(index bson.Raw, like *collInfo) bson.Raw {
+	out := append(bson.Raw(nil), index...)
+	if _, err := index.LookupErr("collation"); err == nil || len(collationOf(like.Options)) == 0 {
+		return out
+	}
+	out = bsoncore.AppendDocumentElement(out[:len(out)-1], "collation", simpleCollation())
+	return wire.AppendDocEnd(out, 0)
 }
 
 // copyTo makes a collection on a shard where it has no data yet. One of the same UUID is
