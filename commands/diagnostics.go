@@ -92,9 +92,11 @@ func getParameter(_ context.Context, req *request) error {
 	known := bson.D{
 		{Key: "featureCompatibilityVersion", Value: fcv},
 		{Key: "authSchemaVersion", Value: int32(5)},
+		{Key: "enableTestCommands", Value: false},
 		{Key: "logComponentVerbosity", Value: bson.D{{Key: "verbosity", Value: int32(0)}}},
 		{Key: "maxBSONDepth", Value: int32(200)},
 		{Key: "notablescan", Value: false},
+		{Key: "requireApiVersion", Value: false},
 	}
 	if s, ok := req.Cmd.First.Str(); ok && s == "*" {
 		return req.document(known)

@@ -95,6 +95,8 @@ func TestDiagnostics(t *testing.T) {
 	require.Equal(t, int32(40414), code(t, c.run("d", e("refreshSessions", bson.A{bson.D{}}))))
 
 	require.Equal(t, "6.0", c.run("admin", e("getParameter", int32(1)), e("featureCompatibilityVersion", int32(1))).Lookup("featureCompatibilityVersion", "version").StringValue())
+	// Test suites of drivers read this one to see whether there are fail points.
+	require.False(t, c.run("admin", e("getParameter", "*")).Lookup("enableTestCommands").Boolean())
 	d = c.run("admin", e("getParameter", int32(1)), e("nosuch", int32(1)))
 	require.Equal(t, "no option found to get", d.Lookup("errmsg").StringValue())
 	_, err := d.LookupErr("code")
