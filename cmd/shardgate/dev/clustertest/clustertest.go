@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -198,4 +199,34 @@ func PyMongo(t testing.TB, args ...string) *exec.Cmd {
 	cmd.Env = append(cmd.Environ(), "PYTHONPATH="+site, "PYTHONDONTWRITEBYTECODE=1")
 
 	return cmd
+}
+
+// PyMongoSuite returns a command that runs pytest in the folder of PyMongo's own test suite, with its settings.
+func PyMongoSuite(t testing.TB, args ...string) *exec.Cmd {
+	t.Helper()
+
+	suite, err := Finder(t).PyMongoSuite(t.Context())
+	Need(t, err)
+
+	// Its settings for pytest-asyncio and reports do not concern the synchronous tests.
+	settings := []string{"-m", "pytest", "-c", "pyproject.toml", "-o", "addopts=", "-W", "ignore::pytest.PytestConfigWarning", "-p", "no:cacheprovider"}
+
+	cmd := PyMongo(t, append(settings, args...)...)
+	cmd.Dir = suite
+	cmd.Env = append(cmd.Env, "PYTHONPATH="+filepath.Join(suite, "site")+string(os.PathListSeparator)+pythonPath(cmd.Env))
+
+	return cmd
+}
+
+// pythonPath returns the last PYTHONPATH of an environment.
+func pythonPath(env []string) string {
+	path := ""
+
+	for _, e := range env {
+		if v, ok := strings.CutPrefix(e, "PYTHONPATH="); ok {
+			path = v
+		}
+	}
+
+	return path
 }

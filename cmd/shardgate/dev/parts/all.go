@@ -29,6 +29,7 @@ func allParts() []part {
 		}},
 		{"mongosh", (*Finder).Mongosh},
 		{"pymongo", (*Finder).PyMongo},
+		{"pymongo-suite", (*Finder).PyMongoSuite},
 		{"golangci-lint", (*Finder).GolangciLint},
 		{"gofumpt", (*Finder).Gofumpt},
 	}

@@ -118,6 +118,11 @@ func (f *Finder) goTool(ctx context.Context, name, version, path string) (string
 
 // pip runs a pip command for pinned wheels in dir.
 func pip(ctx context.Context, dir, requirements, command string, args ...string) error {
+	return pipPinned(ctx, dir, nil, requirements, command, append([]string{"--only-binary=:all:"}, args...)...)
+}
+
+// pipPinned runs a pip command for what requirements pin, in dir and with more in the environment.
+func pipPinned(ctx context.Context, dir string, env []string, requirements, command string, args ...string) error {
 	if _, err := exec.LookPath("python3"); err != nil {
 		return err
 	}
@@ -127,9 +132,10 @@ func pip(ctx context.Context, dir, requirements, command string, args ...string)
 		return err
 	}
 
-	args = append([]string{"-m", "pip", command, "--no-deps", "--only-binary=:all:", "--require-hashes", "-r", file}, args...)
+	args = append([]string{"-m", "pip", command, "--no-deps", "--require-hashes", "-r", file}, args...)
+	env = append([]string{"PIP_DISABLE_PIP_VERSION_CHECK=1", "PIP_ROOT_USER_ACTION=ignore"}, env...)
 
-	return fetch(ctx, dir, []string{"PIP_DISABLE_PIP_VERSION_CHECK=1", "PIP_ROOT_USER_ACTION=ignore"}, "python3", args...)
+	return fetch(ctx, dir, env, "python3", args...)
 }
 
 // copyMongoshFiles writes npm's input.

@@ -102,15 +102,15 @@ func fetchPostgres(dir string) error {
 		return err
 	}
 
-	if err := unpack(archives[0], dir); err != nil {
+	if err := unpackXZ(archives[0], dir); err != nil {
 		return fmt.Errorf("unpack %s: %w", filepath.Base(archives[0]), err)
 	}
 
 	return errors.Join(os.RemoveAll(download), os.Remove(nowhere))
 }
 
-// unpack extracts a tar.xz archive into dir and nowhere else.
-func unpack(archive, dir string) error {
+// unpackXZ extracts a tar.xz archive into dir.
+func unpackXZ(archive, dir string) error {
 	f, err := os.Open(archive)
 	if err != nil {
 		return err
@@ -122,6 +122,11 @@ func unpack(archive, dir string) error {
 		return err
 	}
 
+	return unpack(plain, dir)
+}
+
+// unpack extracts a tar archive into dir and nowhere else.
+func unpack(plain io.Reader, dir string) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return err
