@@ -2,6 +2,7 @@ package compat
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -267,4 +268,44 @@ func TestLargeBatches(t *testing.T) {
 	require.Len(t, errs, 2)
 	require.Equal(t, int32(700), errs[0].Document().Lookup("index").Int32())
 	require.Equal(t, int32(2100), errs[1].Document().Lookup("index").Int32())
+}
+
+// A client may fill a message to the last byte that hello allows, though it grows on its way to a shard.
+func TestFullMessages(t *testing.T) {
+	const full, n = 48_000_000, 60
+
+	db := newDB(t)
+	shardCollection(t, 1, db+".sharded", bson.D{{"k", "hashed"}})
+
+	c := dialRaw(t, 0)
+	insert := func(doc bson.D) any { return append(doc, bson.E{Key: "k", Value: 1}) }
+	update := func(doc bson.D) any {
+		return bson.D{{"q", bson.D{{"k", 1}, doc[0]}}, {"u", bson.D{{"$set", doc[1:]}}}}
+	}
+
+	for _, coll := range []string{"sharded", "plain"} {
+		for _, w := range []struct {
+			command, field string
+			statement      func(bson.D) any
+		}{{"insert", "documents", insert}, {"update", "updates", update}} {
+			body := bson.D{{w.command, coll}, {"$db", db}, {"lsid", session()}, {"txnNumber", int64(1)}}
+			message := func(room int) []byte {
+				var docs []any
+				for i := range n {
+					docs = append(docs, w.statement(bson.D{{"_id", i}, {"s", strings.Repeat(w.command[:1], room/n+room%n*(i/(n-1)))}}))
+				}
+
+				return c.msg(0, c.body(body), c.seq(sequence{w.field, docs}))
+			}
+
+			b := message(full - len(message(0)))
+			require.Len(t, b, full)
+			c.write(b)
+
+			reply := ok(t, c.must().Body)
+			require.Equal(t, int32(n), reply.Lookup("n").Int32(), "%s", reply)
+		}
+
+		require.Equal(t, int64(n), count(t, router(t, 1).Database(db).Collection(coll), bson.D{{"s", bson.D{{"$regex", "^u"}}}}))
+	}
 }

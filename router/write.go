@@ -76,7 +76,7 @@ func (r *Router) writeOnce(ctx context.Context, op *Op, kind writeKind, docs []b
 		}
 	}
 	defer func() { r.finish(ctx, op, s.entry) }()
-	if !s.entry.Sharded() && (!kind.insert || insertable(docs)) {
+	if !s.entry.Sharded() && passable(op, kind, docs) {
 		return r.passWrite(ctx, op, &s)
 	}
 	stmts, err := r.targetStatements(op, kind, &s, docs, n)
@@ -85,7 +85,7 @@ func (r *Router) writeOnce(ctx context.Context, op *Op, kind writeKind, docs []b
 	}
 	if shard, ok := oneShard(stmts); ok {
 		s.shards = shard
-		if !kind.insert || insertable(docs) {
+		if passable(op, kind, docs) {
 			return r.passWrite(ctx, op, &s)
 		}
 	}
@@ -154,6 +154,19 @@ func joinArray(op *Op, field string, e wire.Elem) ([]byte, error) {
 		docs = append(docs, d.Value...)
 	}
 	return docs, it.Err()
+}
+
+// envelopeRoom is more than what a command can grow by on its way to a shard.
+const envelopeRoom = 1024
+
+// passable reports whether a shard can be given the client's message as it is, with what
+// the router adds. A client may fill a message to the last byte; a shard closes the
+// connection on a longer one.
+func passable(op *Op, kind writeKind, docs []byte) bool {
+	if op.Msg != nil && int(op.Msg.Length) > wire.MaxMessageLen-envelopeRoom {
+		return false
+	}
+	return !kind.insert || insertable(docs)
 }
 
 // insertable reports whether all documents can be stored as they are: they have an
