@@ -18,6 +18,9 @@ func (r *Router) Count(ctx context.Context, op *Op) error {
 		return err
 	}
 	if s.entry == nil {
+		if err := r.refusedOnNothing(ctx, op); err != nil {
+			return err
+		}
 		op.Reply.Doc("shards", emptyDoc)
 		op.Reply.Int32("n", 0)
 		op.Reply.OK()

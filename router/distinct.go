@@ -22,6 +22,9 @@ func (r *Router) Distinct(ctx context.Context, op *Op) error {
 		return err
 	}
 	if s.entry == nil {
+		if err := r.refusedOnNothing(ctx, op); err != nil {
+			return err
+		}
 		op.Reply.Elems = bsoncore.AppendArrayElement(op.Reply.Elems, "values", emptyDoc)
 		op.Reply.OK()
 		return nil

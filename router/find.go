@@ -22,6 +22,9 @@ func (r *Router) Find(ctx context.Context, op *Op) error {
 		return err
 	}
 	if s.entry == nil {
+		if err := r.refusedOnNothing(ctx, op); err != nil {
+			return err
+		}
 		return r.emptyCursor(op, s.ns)
 	}
 	defer r.leave(s.entry)

@@ -23,6 +23,9 @@ func (r *Router) FindAndModify(ctx context.Context, op *Op) error {
 	upsert := isSet(op.Cmd.Body, "upsert")
 	if s.entry == nil {
 		if !upsert {
+			if err := r.refusedOnNothing(ctx, op); err != nil {
+				return err
+			}
 			noneModified(op)
 			return nil
 		}

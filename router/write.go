@@ -69,7 +69,7 @@ func (r *Router) writeOnce(ctx context.Context, op *Op, kind writeKind, docs []b
 	}
 	if s.entry == nil {
 		if !kind.insert && !anyUpsert(docs) {
-			return r.nothingWritten(op, kind)
+			return r.nothingWritten(ctx, op, kind)
 		}
 		if s, err = r.createAndAdmit(ctx, op, s.ns); err != nil {
 			return err
@@ -287,16 +287,6 @@ func anyUpsert(docs []byte) bool {
 		docs = docs[n:]
 	}
 	return false
-}
-
-// nothingWritten answers an update or delete on a collection that does not exist.
-func (r *Router) nothingWritten(op *Op, kind writeKind) error {
-	op.Reply.Int32("n", 0)
-	if kind.update {
-		op.Reply.Int32("nModified", 0)
-	}
-	op.Reply.OK()
-	return nil
 }
 
 // passWrite forwards the whole command to one shard.
