@@ -150,53 +150,6 @@ func (req *request) autocommit(auto wire.Elem, hasAuto bool, start wire.Elem, ha
 	return nil
 }
 
-// concerns checks readConcern and writeConcern against the command and the
-// transaction. w:0 goes to shards as the default: their answer is wanted
-// (MONGOS.md §2.8).
-func (req *request) concerns() error {
-	if e, ok := req.Cmd.Arg(wire.ArgWriteConcern); ok && !e.IsNull() {
-		d, isDoc := e.Doc()
-		switch {
-		case !isDoc:
-			return mongoerr.New(mongoerr.TypeMismatch, "writeConcern must be an object")
-		case !req.row.Write && !req.row.WriteConcern:
-			return mongoerr.New(mongoerr.InvalidOptions, "Command does not support writeConcern")
-		case req.Txn.InTxn && !req.Txn.Committal:
-			return mongoerr.New(mongoerr.InvalidOptions, "writeConcern is not allowed within a multi-statement transaction")
-		}
-		if w, ok := d.Lookup("w"); ok {
-			if n, num := w.Int64(); num && n == 0 {
-				req.Drop |= wire.ArgWriteConcern
-			}
-		}
-	}
-	e, ok := req.Cmd.Arg(wire.ArgReadConcern)
-	if !ok {
-		return nil
-	}
-	if rc, isDoc := e.Doc(); isDoc {
-		for _, name := range []string{"afterClusterTime", "atClusterTime"} {
-			if at, found := rc.Lookup(name); found {
-				req.ReadTime, _ = at.Timestamp()
-			}
-		}
-	}
-	if !req.Txn.InTxn {
-		return nil
-	}
-	if !req.Txn.Start {
-		return mongoerr.New(mongoerr.InvalidOptions, "Only the first command in a transaction may specify a readConcern")
-	}
-	d, _ := e.Doc()
-	level, _ := d.Lookup("level")
-	switch l, _ := level.Str(); l {
-	case "", "local", "majority", "snapshot":
-		return nil
-	default:
-		return mongoerr.New(mongoerr.InvalidOptions, "The readConcern level must be either 'local' (default), 'majority' or 'snapshot' in order to run in a transaction")
-	}
-}
-
 func (req *request) api() error {
 	v, ok := req.Cmd.Arg(wire.ArgAPIVersion)
 	if !ok {

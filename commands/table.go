@@ -16,6 +16,7 @@ type Command struct {
 	OpQuery      bool // also as OP_QUERY
 	Write        bool // writes: never on secondaries, not repeated without a txnNumber
 	WriteConcern bool // takes a writeConcern though it is no write of documents
+	AnyLevel     bool // takes read concerns of other levels than local; which, its shards say
 	Txn          bool // allowed in a transaction
 	Retryable    bool // may carry a txnNumber outside transactions
 	Committal    bool // commitTransaction and abortTransaction
@@ -72,23 +73,23 @@ func Table() []Command {
 func copyRow(to, from *Command) {
 	to.Name, to.Aliases, to.Help = from.Name, from.Aliases, from.Help
 	to.AdminOnly, to.Anonymous, to.OpQuery = from.AdminOnly, from.Anonymous, from.OpQuery
-	to.Write, to.WriteConcern, to.Txn = from.Write, from.WriteConcern, from.Txn
+	to.Write, to.WriteConcern, to.AnyLevel, to.Txn = from.Write, from.WriteConcern, from.AnyLevel, from.Txn
 	to.Retryable, to.Committal, to.KeepsMaxTime = from.Retryable, from.Committal, from.KeepsMaxTime
 	to.APIv1, to.Refused, to.run = from.APIv1, from.Refused, from.run
 }
 
 func crud() []Command {
 	return []Command{
-		{Name: "aggregate", Help: "Runs an aggregation pipeline.", Txn: true, APIv1: true, WriteConcern: true, run: aggregate},
-		{Name: "count", Help: "Counts documents.", APIv1: true, run: count},
+		{Name: "aggregate", Help: "Runs an aggregation pipeline.", Txn: true, APIv1: true, WriteConcern: true, AnyLevel: true, run: aggregate},
+		{Name: "count", Help: "Counts documents.", APIv1: true, AnyLevel: true, run: count},
 		{Name: "delete", Help: "Deletes documents.", Write: true, Txn: true, Retryable: true, APIv1: true, run: write},
-		{Name: "distinct", Help: "Lists the distinct values of a field.", Txn: true, APIv1: true, run: distinct},
+		{Name: "distinct", Help: "Lists the distinct values of a field.", Txn: true, APIv1: true, AnyLevel: true, run: distinct},
 		{Name: "explain", Help: "Says how a command would run, and on which shards.", APIv1: true, run: explain},
-		{Name: "find", Help: "Queries documents.", Txn: true, APIv1: true, run: find},
+		{Name: "find", Help: "Queries documents.", Txn: true, APIv1: true, AnyLevel: true, run: find},
 		{Name: "findAndModify", Aliases: []string{"findandmodify"}, Help: "Changes one document and returns it.", Write: true, Txn: true, Retryable: true, APIv1: true, run: findAndModify},
-		{Name: "getMore", Help: "Returns the next batch of a cursor.", Txn: true, APIv1: true, KeepsMaxTime: true, run: getMore},
+		{Name: "getMore", Help: "Returns the next batch of a cursor.", Txn: true, APIv1: true, KeepsMaxTime: true, AnyLevel: true, run: getMore},
 		{Name: "insert", Help: "Inserts documents.", Write: true, Txn: true, Retryable: true, APIv1: true, run: write},
-		{Name: "killCursors", Help: "Closes cursors.", Txn: true, APIv1: true, run: killCursors},
+		{Name: "killCursors", Help: "Closes cursors.", Txn: true, APIv1: true, AnyLevel: true, run: killCursors},
 		{Name: "update", Help: "Updates documents.", Write: true, Txn: true, Retryable: true, APIv1: true, run: write},
 	}
 }
@@ -186,7 +187,7 @@ func notYet() []Command {
 	}
 	rows := make([]Command, len(names))
 	for i, n := range names {
-		rows[i] = Command{Name: n, Write: true, OpQuery: n == "saslStart" || n == "saslContinue"}
+		rows[i] = Command{Name: n, Write: true, AnyLevel: true, OpQuery: n == "saslStart" || n == "saslContinue"}
 	}
 	return rows
 }
