@@ -2,11 +2,13 @@ package commands
 
 import (
 	"context"
+	"encoding/hex"
 	"os"
 	"runtime"
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
@@ -83,6 +85,12 @@ func getLog(_ context.Context, req *request) error {
 		return req.document(bson.D{{Key: "totalLinesWritten", Value: int32(0)}, {Key: "log", Value: bson.A{}}})
 	}
 	return mongoerr.New(0, "no RamLog named: "+name)
+}
+
+// getNonce answers what drivers still test for secrecy, though nothing uses it any more.
+func getNonce(_ context.Context, req *request) error {
+	nonce := uuid.New()
+	return req.document(bson.D{{Key: "nonce", Value: hex.EncodeToString(nonce[:8])}})
 }
 
 // getParameter knows the parameters that clients ask a router for. Others are

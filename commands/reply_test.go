@@ -103,6 +103,7 @@ func TestDiagnostics(t *testing.T) {
 	require.Error(t, err)
 	require.Equal(t, "mongos", c.run("d", e("serverStatus", int32(1))).Lookup("process").StringValue())
 	require.Equal(t, c.nc.LocalAddr().String(), c.run("d", e("whatsmyuri", int32(1))).Lookup("you").StringValue())
+	require.Len(t, c.run("d", e("getnonce", int32(1))).Lookup("nonce").StringValue(), 16)
 	require.Equal(t, int32(1), c.run("d", e("isdbgrid", int32(1))).Lookup("isdbgrid").Int32())
 	require.Equal(t, `["shardgate","serve"]`, c.run("admin", e("getCmdLineOpts", int32(1))).Lookup("argv").String())
 	require.Equal(t, int32(43), code(t, c.run("d", e("getMore", int64(5)), e("collection", "c"))))

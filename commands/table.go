@@ -141,6 +141,7 @@ func diagnostics() []Command {
 		{Name: "getCmdLineOpts", Help: "Says how the program was started.", AdminOnly: true, run: getCmdLineOpts},
 		{Name: "getLog", Help: "Returns recent warnings.", AdminOnly: true, run: getLog},
 		{Name: "getParameter", Help: "Returns parameters.", AdminOnly: true, run: getParameter},
+		{Name: "getnonce", Help: "Returns a random number, for a way of logging in that is gone.", Anonymous: true, run: getNonce},
 		{Name: "hello", Help: "Introduces the router to a client.", Anonymous: true, OpQuery: true, APIv1: true, KeepsMaxTime: true, run: hello},
 		{Name: "hostInfo", Help: "Describes the machine.", run: hostInfo},
 		{Name: "isMaster", Aliases: []string{"ismaster"}, Help: "The old name of hello.", Anonymous: true, OpQuery: true, KeepsMaxTime: true, run: hello},

@@ -72,7 +72,7 @@ func absent() map[string]string {
 	const internal, gone, tool = "internal", "gone by MongoDB 6.0", "a tool of MongoDB's own tests"
 	return map[string]string{
 		"_isSelf": internal, "_killOperations": internal, "_mergeAuthzCollections": internal,
-		"availableQueryOptions": gone, "getLastError": gone, "getnonce": gone, "resetError": gone, "shardConnPoolStats": gone,
+		"availableQueryOptions": gone, "getLastError": gone, "resetError": gone, "shardConnPoolStats": gone,
 		"startRecordingTraffic": tool, "stopRecordingTraffic": tool, "waitForFailPoint": tool,
 	}
 }
