@@ -101,6 +101,9 @@ func aggregateDatabase(ctx context.Context, req *request) error {
 	case "$documents":
 		return req.h.router.OnAnyShard(ctx, req.Op)
 	case "$currentOp", "$changeStream", "$listLocalSessions", "$shardedDataDistribution", "$listSessions":
+		if req.strict() && string(first.Name) != "$changeStream" {
+			return mongoerr.Newf(mongoerr.APIStrictError, "%s is not allowed with 'apiStrict: true' in API Version 1", first.Name)
+		}
 		return mongoerr.Newf(mongoerr.NotImplemented, "shardgate does not do %s yet", first.Name)
 	}
 	return mongoerr.Newf(mongoerr.InvalidNamespace, "{aggregate: 1} is not valid for '%s'; a collection is required.", first.Name)

@@ -158,11 +158,17 @@ func (req *request) api() error {
 	if s, _ := v.Str(); s != "1" {
 		return mongoerr.Newf(mongoerr.APIVersionError, "API version must be \"1\"")
 	}
-	strict, ok := req.Cmd.Arg(wire.ArgAPIStrict)
-	if on, _ := strict.Bool(); ok && on && !req.row.APIv1 {
+	if req.strict() && !req.row.APIv1 {
 		return mongoerr.Newf(mongoerr.APIStrictError, "Provided apiStrict:true, but the command %s is not in API Version 1", req.row.Name)
 	}
 	return nil
+}
+
+// strict reports whether the client wants nothing but what the versioned API promises.
+func (req *request) strict() bool {
+	e, ok := req.Cmd.Arg(wire.ArgAPIStrict)
+	on, _ := e.Bool()
+	return ok && on
 }
 
 func (req *request) readPreference(e wire.Elem) error {

@@ -123,7 +123,8 @@ func (r *Router) scatterFind(ctx context.Context, op *Op, s *scope, filter bson.
 			return mongoerr.New(mongoerr.BadValue, "error processing query: tailable cursor requested on non capped collection")
 		}
 	}
-	p := &patch{skip: []string{"skip", "limit", "singleBatch", "batchSize", "allowPartialResults"}, seqs: true}
+	// Without the API's arguments, as the router's getMores are.
+	p := &patch{drop: wire.ArgAPI, skip: []string{"skip", "limit", "singleBatch", "batchSize", "allowPartialResults"}, seqs: true}
 	if err := r.join(op, s.shards, p); err != nil {
 		return err
 	}

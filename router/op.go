@@ -146,8 +146,8 @@ func (r *Router) appendMessage(dst []byte, op *Op, p *patch) []byte {
 	dst = wire.AppendMsgStart(dst, 0, 0, 0)
 	at, dst := wire.AppendDocStart(dst)
 	drop := p.drop | op.Drop | alwaysReplaced
-	if op.Write {
-		drop |= wire.ArgAPI
+	if op.Write || op.Txn.InTxn {
+		drop |= wire.ArgAPI // a shard wants the same on all commands of a transaction
 	}
 	if op.Txn.Statement() {
 		drop |= wire.ArgStartTransaction | wire.ArgReadConcern

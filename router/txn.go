@@ -3,6 +3,7 @@ package router
 import (
 	"context"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -22,6 +23,7 @@ type txn struct {
 	number      int64
 	shard       string // "" before the first statement that reached one
 	readConcern []byte // element of the first statement
+	api         string // apiArguments of the first statement
 	aborted     bool   // a statement failed
 	lastUsed    time.Time
 }
@@ -58,7 +60,7 @@ func (r *Router) BeginStatement(op *Op) error {
 	case op.Txn.Start && x != nil && x.number == op.Txn.Number:
 		return mongoerr.Newf(mongoerr.ConflictingOperationInProgress, "txnNumber %d for session was already started", op.Txn.Number)
 	case op.Txn.Start:
-		x = &txn{number: op.Txn.Number}
+		x = &txn{number: op.Txn.Number, api: apiArguments(op)}
 		if rc, ok := op.Cmd.Arg(wire.ArgReadConcern); ok {
 			x.readConcern = append([]byte(nil), rc.Raw...)
 		}
@@ -68,6 +70,30 @@ func (r *Router) BeginStatement(op *Op) error {
 			WithLabel(mongoerr.LabelTransientTransaction)
 	}
 	x.lastUsed = time.Now()
+	return x.checkAPI(op)
+}
+
+// apiArguments is what a command says of the versioned API, in MongoDB's notation.
+func apiArguments(op *Op) string {
+	if !op.Cmd.Has(wire.ArgAPI) {
+		return "{}"
+	}
+	var args []string
+	for _, arg := range []wire.Generic{wire.ArgAPIVersion, wire.ArgAPIStrict, wire.ArgAPIDeprecation} {
+		if e, ok := op.Cmd.Arg(arg); ok {
+			args = append(args, string(e.Name)+": "+e.RawValue().String())
+		}
+	}
+	return "{ " + strings.Join(args, ", ") + " }"
+}
+
+// checkAPI refuses a command that declares another version of the API than the
+// transaction's first one; the transaction goes on (run on mongod 6.0.5).
+func (x *txn) checkAPI(op *Op) error {
+	if used := apiArguments(op); used != x.api {
+		return mongoerr.Newf(mongoerr.APIMismatchError, "API parameter mismatch: %s used params %s, the transaction's first command used %s",
+			op.Cmd.First.Name, used, x.api)
+	}
 	return nil
 }
 
@@ -174,17 +200,19 @@ func (r *Router) RecoveryToken(op *Op) {
 // recovery token without any decision to look for (PROTOCOL.md F11).
 func (r *Router) EndTransaction(ctx context.Context, op *Op) error {
 	abort := string(op.Cmd.First.Name) == "abortTransaction"
-	shard, known, aborted := r.txnShard(op)
+	shard, known, aborted, err := r.txnShard(op)
 	if shard == "" && !known {
 		shard = recoveryShard(op)
 	}
 	switch {
+	case err != nil:
+		return err
 	case aborted:
 		return mongoerr.Newf(mongoerr.NoSuchTransaction, "Transaction %d has been aborted.", op.Txn.Number).
 			WithLabel(mongoerr.LabelTransientTransaction)
 	case shard != "":
 		op.Write = true // it carries a transaction number: repeating is safe
-		p := &patch{drop: wire.ArgAPI, skip: []string{"recoveryToken"}}
+		p := &patch{skip: []string{"recoveryToken"}}
 		_, _, err := r.forward(ctx, op, shard, p)
 		return err
 	case known && !abort:
@@ -195,15 +223,15 @@ func (r *Router) EndTransaction(ctx context.Context, op *Op) error {
 	}
 }
 
-func (r *Router) txnShard(op *Op) (shard string, known, aborted bool) {
+func (r *Router) txnShard(op *Op) (shard string, known, aborted bool, err error) {
 	r.txns.mu.Lock()
 	defer r.txns.mu.Unlock()
 	x := r.txns.open[op.Session.ID]
 	if x == nil || x.number != op.Txn.Number {
-		return "", false, false
+		return "", false, false, nil
 	}
 	x.lastUsed = time.Now()
-	return x.shard, true, x.aborted
+	return x.shard, true, x.aborted, x.checkAPI(op)
 }
 
 func recoveryShard(op *Op) string {
