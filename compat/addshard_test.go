@@ -24,6 +24,13 @@ import (
 func startMongod(t *testing.T, args ...string) (addr string) {
 	t.Helper()
 
+	return plainMongod(t, append([]string{"--setParameter", "enableTestCommands=1"}, args...)...)
+}
+
+// plainMongod starts a mongod beside the cluster, with nothing but what is given, that ends with the test.
+func plainMongod(t *testing.T, args ...string) (addr string) {
+	t.Helper()
+
 	program, err := clustertest.Finder(t).Mongod(t.Context())
 	require.NoError(t, err)
 
@@ -41,7 +48,6 @@ func startMongod(t *testing.T, args ...string) (addr string) {
 		Name: "extra mongod", Path: program, Log: filepath.Join(dir, "log"),
 		Args: append([]string{
 			"--port", strconv.Itoa(port), "--dbpath", dir, "--bind_ip", "127.0.0.1", "--nounixsocket", "--wiredTigerCacheSizeGB", "0.25",
-			"--setParameter", "enableTestCommands=1",
 		}, args...),
 	})
 	require.NoError(t, err)
