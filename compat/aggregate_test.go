@@ -98,6 +98,43 @@ func TestMergingMoreThanOneMessage(t *testing.T) {
 	noneSpilled(t)
 }
 
+// TestMergingWhatIsNoUsualMessage: very many small documents, which cost more in a command than
+// they are long, and one that leaves no room for a pipeline.
+func TestMergingWhatIsNoUsualMessage(t *testing.T) {
+	const perDocument = 100_000
+
+	db := newDB(t)
+	shardCollection(t, 0, db+".c", bson.D{{"k", "hashed"}})
+	coll := router(t, 0).Database(db).Collection("c")
+
+	for _, list := range keysOn(t, db+".c", 1) {
+		_, err := coll.InsertOne(t.Context(), bson.D{{"k", list[0]}})
+		require.NoError(t, err)
+	}
+
+	cur, err := coll.Aggregate(t.Context(), mongo.Pipeline{
+		{{"$project", bson.D{{"_id", 0}, {"a", bson.D{{"$range", bson.A{0, perDocument}}}}, {"text", strings.Repeat("x", 27)}}}},
+		{{"$unwind", "$a"}},
+		{{"$bucketAuto", bson.D{{"groupBy", "$a"}, {"buckets", 1}}}},
+	}, options.Aggregate().SetAllowDiskUse(true))
+	found := all(t, cur, err)
+	require.Len(t, found, 1)
+	require.Equal(t, int32(shardCount*perDocument), found[0].Lookup("count").Int32())
+	noneSpilled(t)
+
+	_, err = coll.InsertOne(t.Context(), bson.D{{"text", strings.Repeat("x", 15_800_000)}})
+	require.NoError(t, err)
+
+	cur, err = coll.Aggregate(t.Context(), mongo.Pipeline{
+		{{"$match", bson.D{{"text", bson.D{{"$exists", true}}}, {"k", bson.D{{"$ne", 1}}}}}},
+		{{"$bucketAuto", bson.D{{"groupBy", "$_id"}, {"buckets", 1}, {"output", bson.D{{"n", bson.D{{"$max", bson.D{{"$strLenBytes", "$text"}}}}}}}}}},
+	})
+	found = all(t, cur, err)
+	require.Len(t, found, 1)
+	require.Equal(t, int32(15_800_000), found[0].Lookup("n").Int32())
+	noneSpilled(t)
+}
+
 // TestOrderedPipelines: sorts, samples and distances are merged; documents come without the
 // keys by which they are.
 func TestOrderedPipelines(t *testing.T) {

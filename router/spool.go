@@ -3,6 +3,7 @@ package router
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -20,7 +21,7 @@ import (
 type spool struct {
 	op    *Op
 	docs  []bson.Raw
-	bytes int // of docs
+	bytes int // that docs take in a command
 
 	shard, coll string // of the temporary collection; coll is "" without one
 	seq         int64  // documents in it
@@ -47,16 +48,28 @@ func (r *Router) spoolOf(ctx context.Context, op *Op, docs []bson.Raw) (*spool, 
 	return s, nil
 }
 
+// elementCost is what an element of an array takes beside its value: type, index, a zero.
+const elementCost = 10
+
 // add copies a document.
 func (s *spool) add(ctx context.Context, r *Router, d wire.Doc) error {
-	if s.bytes+len(d) > literalLimit {
+	size := len(d) + elementCost
+	if len(s.docs) > 0 && s.bytes+size > literalLimit {
 		if err := s.spill(ctx, r); err != nil {
 			return err
 		}
 	}
 	s.docs = append(s.docs, append(bson.Raw(nil), d...))
-	s.bytes += len(d)
+	s.bytes += size
 	return nil
+}
+
+// fit sees to it that one command can read what was collected.
+func (s *spool) fit(ctx context.Context, r *Router) error {
+	if s.coll == "" && s.bytes <= literalLimit {
+		return nil
+	}
+	return s.spill(ctx, r)
 }
 
 // spill moves what is in memory to the temporary collection.
@@ -71,6 +84,17 @@ func (s *spool) spill(ctx context.Context, r *Router) error {
 		}
 		s.shard, s.coll = shards[0], r.temporaryName()
 	}
+	for docs := range slices.Chunk(s.docs, wire.MaxBatch) {
+		if err := s.insert(ctx, r, docs); err != nil {
+			return err
+		}
+	}
+	s.docs, s.bytes = nil, 0
+	return nil
+}
+
+// insert adds documents to the temporary collection.
+func (s *spool) insert(ctx context.Context, r *Router, list []bson.Raw) error {
 	msg := wire.AppendMsgStart(nil, 0, 0, 0)
 	at, msg := wire.AppendDocStart(msg)
 	msg = bsoncore.AppendStringElement(msg, "insert", s.coll)
@@ -78,7 +102,7 @@ func (s *spool) spill(ctx context.Context, r *Router) error {
 	msg = bsoncore.AppendStringElement(msg, "$db", InternalDB)
 	msg = wire.AppendDocEnd(msg, at)
 	var docs []byte
-	for _, d := range s.docs {
+	for _, d := range list {
 		start, b := wire.AppendDocStart(docs)
 		b = bsoncore.AppendInt64Element(b, "_id", s.seq)
 		b = bsoncore.AppendDocumentElement(b, "d", bsoncore.Document(d))
@@ -97,7 +121,6 @@ func (s *spool) spill(ctx context.Context, r *Router) error {
 	if err == nil {
 		err = firstWriteError(reply.info.WriteErrors)
 	}
-	s.docs, s.bytes = nil, 0
 	return err
 }
 

@@ -66,10 +66,8 @@ func (r *Router) VirtualDocs(ctx context.Context, op *Op, docs []bson.Raw, stage
 
 // virtualCursor opens a cursor over the documents and stages.
 func (r *Router) virtualCursor(ctx context.Context, op *Op, ns string, docs *spool, stages []wire.Doc, collation bson.Raw) (*Cursor, error) {
-	if docs.coll != "" {
-		if err := docs.spill(ctx, r); err != nil {
-			return nil, err
-		}
+	if err := docs.fit(ctx, r); err != nil {
+		return nil, err
 	}
 	s, err := r.runVirtual(ctx, op, docs, stages, collation)
 	if err != nil {
