@@ -67,6 +67,7 @@ func (r *Router) rekeyOnce(ctx context.Context, op *Op, w *single, c choice, rec
 		if open {
 			r.undoTrial(ctx, &try, c.Shard)
 		}
+		op.lost = append(op.lost, try.lost...)
 	}()
 	db := dbOf(w.entry.Coll.NS)
 	first := bsoncore.AppendBooleanElement(w.command(conjunction(w.filter, c.Filter)), "startTransaction", true)
