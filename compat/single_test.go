@@ -101,6 +101,27 @@ func TestWritesOfOneDocumentWithoutItsKey(t *testing.T) {
 	require.NotContains(t, names, "__shardgate")
 }
 
+// TestWritesOfOneDocumentUnconfirmed: what its shard did and could not confirm is told.
+func TestWritesOfOneDocumentUnconfirmed(t *testing.T) {
+	db, _ := jobs(t, 2)
+	c := dialRaw(t, 0)
+	set := bson.D{{"$set", bson.D{{"state", "old"}}}}
+
+	for i, cmd := range []bson.D{
+		{{"update", "c"}, {"updates", bson.A{bson.D{{"q", bson.D{{"state", "new"}}}, {"u", set}}}}},
+		{{"update", "c"}, {"updates", bson.A{bson.D{{"q", bson.D{{"name", 1}}}, {"u", set}, {"upsert", true}}}}},
+		{{"findAndModify", "c"}, {"query", bson.D{{"state", "new"}}}, {"update", set}},
+		{{"findAndModify", "c"}, {"query", bson.D{{"name", 2}}}, {"update", set}, {"upsert", true}},
+		{{"delete", "c"}, {"deletes", bson.A{bson.D{{"q", bson.D{{"state", "new"}}}, {"limit", 1}}}}},
+	} {
+		for _, more := range []bson.D{nil, {{"lsid", session()}, {"txnNumber", int64(1)}}} {
+			cmd := append(cmd[:len(cmd):len(cmd)], bson.E{Key: "writeConcern", Value: bson.D{{"w", 2}, {"wtimeout", 1}}}, bson.E{Key: "$db", Value: db})
+			reply := ok(t, c.run(append(cmd, more...)))
+			require.Equal(t, int32(100), reply.Lookup("writeConcernError", "code").Int32(), "%d: %s", i, reply)
+		}
+	}
+}
+
 // TestQueueOverShards: many workers take jobs at all routers; nobody gets one that another
 // has.
 func TestQueueOverShards(t *testing.T) {

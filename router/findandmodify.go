@@ -125,7 +125,10 @@ func (r *Router) modifySingle(ctx context.Context, op *Op, s *scope, upsert bool
 		return nil
 	}
 	w.nothing = func() { noneModified(op) }
-	w.inserted = func(c choice) { inserted(op, c, shows) }
+	w.inserted = func(c choice, unconfirmed wire.Elem) {
+		inserted(op, c, shows)
+		op.Reply.Elems = append(op.Reply.Elems, unconfirmed.Raw...)
+	}
 	return r.writeSingle(ctx, op, w)
 }
 

@@ -38,8 +38,9 @@ type single struct {
 	rekeys  bool
 	command func(filter []byte) []byte
 	took    func(shard string, reply wire.Doc) error
-	// inserted takes in that the upsert has inserted a document.
-	inserted func(choice)
+	// inserted takes in that the upsert has inserted a document; unconfirmed is the shard's
+	// writeConcernError, absent where there is none.
+	inserted func(c choice, unconfirmed wire.Elem)
 	// nothing takes in that there is nothing to write.
 	nothing func()
 }
@@ -257,7 +258,7 @@ func (r *Router) insertSingle(ctx context.Context, op *Op, w *single, c choice) 
 	if err := firstWriteError(answers[0].info.WriteErrors); err != nil {
 		return err
 	}
-	w.inserted(c)
+	w.inserted(c, answers[0].info.WCError)
 	return nil
 }
 
@@ -321,11 +322,14 @@ func (r *Router) singleOf(op *Op, b *batch, i int, res *writeResult) *single {
 		res.take(&sub)
 		return 1, nil
 	}
-	w.inserted = func(c choice) {
+	w.inserted = func(c choice, unconfirmed wire.Elem) {
 		id := c.Insert.Lookup("_id")
 		res.n++
 		elem := append(bsoncore.AppendHeader(nil, bsoncore.Type(id.Type), "_id"), id.Value...)
 		res.upserted = append(res.upserted, indexed{index: i, elems: elem})
+		if wc, ok := unconfirmed.Doc(); ok {
+			res.wcErrors = append(res.wcErrors, wcError{shard: c.Shard, doc: append(wire.Doc(nil), wc...)})
+		}
 	}
 	w.nothing = func() {}
 	w.rekeys = st.way == wayRekey
