@@ -1,6 +1,7 @@
 package router
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -32,19 +33,23 @@ func (r *Router) AddShard(ctx context.Context, target, name string, weight float
 	if !strings.HasPrefix(p.Version, "6.0.") && !r.opts.AllowUntestedVersions {
 		return "", mongoerr.Newf(mongoerr.OperationFailed, "%s runs MongoDB %s: only 6.0 is tested (shards.allowUntestedVersions takes others)", target, p.Version)
 	}
-	id := name
-	if id == "" {
-		id = p.SetName
-	}
+	return r.addProbed(ctx, p, name, weight)
+}
+
+// addProbed adds a replica set by what it says of itself.
+func (r *Router) addProbed(ctx context.Context, p *backend.Probe, name string, weight float64) (string, error) {
+	id := cmp.Or(name, p.SetName)
+	host := p.SetName + "/" + strings.Join(p.Hosts, ",")
 	// Nobody makes or drops anything in the databases that it brings along.
 	locks := append([]string{"$shards"}, slices.Sorted(maps.Keys(p.Databases))...)
-	return id, r.withLocks(ctx, locks, "addShard "+id, func(held []catalog.Lock) error {
+	err := r.withLocks(ctx, locks, "addShard "+id, func(held []catalog.Lock) error {
 		s := r.snap.Load()
-		host := p.SetName + "/" + strings.Join(p.Hosts, ",")
-		if have, ok := s.Shards[id]; ok {
-			if have.Host == host {
-				return nil
-			}
+		// It may have been added meanwhile, or by other members than the target names.
+		if known, err := r.knownShard(host, name); known != "" || err != nil {
+			id = known
+			return err
+		}
+		if _, ok := s.Shards[id]; ok {
 			return mongoerr.Newf(mongoerr.IllegalOperation, "a shard named %s exists already with other hosts", id)
 		}
 		c, err := r.takeIn(s, id, p)
@@ -59,6 +64,7 @@ func (r *Router) AddShard(ctx context.Context, target, name string, weight float
 		c.Log = append(c.Log, r.logEntry("addShard", "", id, bson.D{{Key: "name", Value: id}, {Key: "host", Value: host}}))
 		return r.announce(ctx, *c)
 	})
+	return id, err
 }
 
 // checkSeeds refuses hosts of which only some are on the loopback.
