@@ -67,7 +67,7 @@ func ProbeHost(ctx context.Context, target string, cfg *Config) (*Probe, error) 
 	case h.SetName == "":
 		return nil, mongoerr.Newf(mongoerr.OperationFailed, "%s is not a member of a replica set: a shard must be one", target)
 	case h.Primary == "":
-		return nil, mongoerr.Newf(mongoerr.NotWritablePrimary, "%s has no primary now", target)
+		return nil, mongoerr.Newf(mongoerr.FailedToSatisfyReadPreference, "%s has no primary now", target)
 	case set != "" && set != h.SetName:
 		return nil, mongoerr.Newf(mongoerr.OperationFailed, "in seed list %s, host %s belongs to replica set %s", target, hosts[0], h.SetName)
 	}

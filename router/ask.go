@@ -54,7 +54,7 @@ func (r *Router) ask(ctx context.Context, shard, db string, cmd bson.D) (wire.Do
 			r.Clock.Advance(info.ClusterTime)
 		}
 	}
-	return body, err
+	return body, notOurs(err)
 }
 
 // unconfirmedError says that a shard did what it was told, but a failover may undo it.
@@ -72,7 +72,7 @@ func wcErrorOf(shard string, wc wire.Doc) *mongoerr.Error {
 	code, _ := c.Int64()
 	m, _ := wc.Lookup("errmsg")
 	msg, _ := m.Str()
-	return mongoerr.New(mongoerr.Code(code), msg+" at "+shard)
+	return mongoerr.New(clientCode(mongoerr.Code(code)), msg+" at "+shard)
 }
 
 // isUnsure reports whether an error leaves it open what a shard has done, or will do:

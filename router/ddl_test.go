@@ -13,6 +13,7 @@ import (
 	"github.com/shardgate/shardgate/backend"
 	"github.com/shardgate/shardgate/catalog"
 	"github.com/shardgate/shardgate/wire"
+	"github.com/shardgate/shardgate/wire/mongoerr"
 )
 
 // ddlShard is a shard that notes the commands it gets.
@@ -87,6 +88,18 @@ func TestUnconfirmedIsNotDone(t *testing.T) {
 	_, err = r.Drop(t.Context(), "d.a", nil)
 	requireCode(t, 64, err)
 	require.Equal(t, catalog.StateDropping, r.Snapshot().Entries["d.a"].Coll.State)
+}
+
+// TestStepDownDuringDDL: it is the shard that is no primary, not the router.
+func TestStepDownDuringDDL(t *testing.T) {
+	t.Parallel()
+	for _, reply := range []bson.D{
+		failure(10107), failure(11602),
+		{e("ok", 1.0), e("writeConcernError", bson.D{e("code", int32(189)), e("errmsg", "stepped down")})},
+	} {
+		r := overDDL(t, &ddlShard{}, "create", reply)
+		requireCode(t, mongoerr.HostUnreachable, r.Create(t.Context(), "d.new", nil, false))
+	}
 }
 
 // TestDropDatabaseIsGuarded: whatever arrives late at a shard cannot hit what is made
@@ -237,6 +250,18 @@ func TestTakeInReplacesNothing(t *testing.T) {
 		_, err = store.Apply(t.Context(), *c)
 		require.ErrorIs(t, err, catalog.ErrConflict)
 	}
+}
+
+// TestAddShardThatIsThere: a shard is known by each of its members.
+func TestAddShardThatIsThere(t *testing.T) {
+	t.Parallel()
+	r := idleRouter(t, newStore(t, nowhere), "r:1", Options{})
+	p := &backend.Probe{SetName: "s", Hosts: []string{"127.0.0.1:2", "127.0.0.1:1"}}
+	_, err := r.addProbed(t.Context(), p, "other", 1)
+	requireCode(t, mongoerr.IllegalOperation, err)
+	id, err := r.addProbed(t.Context(), p, "", 1)
+	require.NoError(t, err)
+	require.Equal(t, "s", id)
 }
 
 // TestApplyOpsIsGuarded: its first operation fails where the guard is gone.

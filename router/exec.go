@@ -271,9 +271,7 @@ func shardError(op *Op, body wire.Doc) *mongoerr.Error {
 	if op.Txn.InTxn && e.Code.TransientInTransaction() && !(op.Txn.Committal && e.Code != mongoerr.NoSuchTransaction) {
 		e.Labels = append(e.Labels, mongoerr.LabelTransientTransaction)
 	}
-	if e.Code.NotPrimary() {
-		e.Code = mongoerr.HostUnreachable
-	}
+	e.Code = clientCode(e.Code)
 	return e
 }
 

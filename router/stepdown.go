@@ -37,6 +37,22 @@ func (s *sent) hideStepDown() error {
 	return s.read()
 }
 
+// clientCode is a shard's code as a client is to see it: it says nothing of the router.
+func clientCode(c mongoerr.Code) mongoerr.Code {
+	if c.NotPrimary() {
+		return mongoerr.HostUnreachable
+	}
+	return c
+}
+
+// notOurs makes a shard's error one whose code says nothing of the router.
+func notOurs(err error) error {
+	if c := mongoerr.CodeOf(err); c.NotPrimary() {
+		return mongoerr.New(clientCode(c), err.Error())
+	}
+	return err
+}
+
 // withCode copies an error's document with another code.
 func withCode(doc wire.Doc, code mongoerr.Code) []byte {
 	at, out := wire.AppendDocStart(make([]byte, 0, len(doc)))
