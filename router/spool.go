@@ -175,6 +175,11 @@ func (r *Router) dropSpilled(ctx context.Context, shard, coll string) {
 // sweepSpilled drops the temporary collections that routers have left on a shard which
 // are no more.
 func (r *Router) sweepSpilled(ctx context.Context, shard string) error {
+	list, err := r.listOn(ctx, shard, InternalDB, bson.D{})
+	if err != nil {
+		return err
+	}
+	// Now: what a router has made that registered meanwhile is not in the list.
 	routers, err := r.store.Routers(ctx)
 	if err != nil {
 		return err
@@ -182,10 +187,6 @@ func (r *Router) sweepSpilled(ctx context.Context, shard string) error {
 	alive := map[string]bool{}
 	for i := range routers {
 		alive[routers[i].Incarnation] = true
-	}
-	list, err := r.listOn(ctx, shard, InternalDB, bson.D{})
-	if err != nil {
-		return err
 	}
 	for i := range list {
 		name, spilled := strings.CutPrefix(list[i].Name, spillPrefix)
