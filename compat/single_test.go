@@ -246,12 +246,11 @@ func TestWritesOfOneDocumentRepeated(t *testing.T) {
 	require.Equal(t, int64(1), count(t, coll, bson.D{{"state", "late"}}))
 }
 
-// TestDelayedWriteOfOneDocument: a router has chosen a document and was paused. Others go on
-// without it; when it wakes up, its write does nothing.
-func TestDelayedWriteOfOneDocument(t *testing.T) {
-	db, coll := jobs(t, 1)
-	lsid := session()
-	conns := []*rawConn{dialRaw(t, 0), dialRaw(t, 1)}
+// plantClaim notes for a write that it is to change a document on shard_1, as a router does
+// that has chosen it.
+func plantClaim(t *testing.T, db string, lsid bson.D, number int64, id, k any) {
+	t.Helper()
+
 	nobody := sha256.Sum256(nil)
 
 	var row struct {
@@ -261,6 +260,20 @@ func TestDelayedWriteOfOneDocument(t *testing.T) {
 	require.NoError(t, router(t, 0).Database("config").Collection("databases").FindOne(t.Context(), bson.D{{"_id", db}}).Decode(&row))
 
 	claims := shard(t, shardIndex(t, row.Primary)).Database("__shardgate").Collection("claims")
+	_, err := claims.InsertOne(t.Context(), bson.D{
+		{"_id", bson.D{{"id", lsid[0].Value}, {"uid", bson.Binary{Data: nobody[:]}}, {"txnNumber", number}, {"stmtId", int32(0)}}},
+		{"until", time.Now().Add(time.Hour)},
+		{"choice", bson.D{{"attempt", int32(0)}, {"shard", "shard_1"}, {"filter", bson.D{{"_id", bson.D{{"$eq", id}}}, {"k", bson.D{{"$eq", k}}}}}}},
+	})
+	require.NoError(t, err)
+}
+
+// TestDelayedWriteOfOneDocument: a router has chosen a document and was paused. Others go on
+// without it; when it wakes up, its write does nothing.
+func TestDelayedWriteOfOneDocument(t *testing.T) {
+	db, coll := jobs(t, 1)
+	lsid := session()
+	conns := []*rawConn{dialRaw(t, 0), dialRaw(t, 1)}
 	inc := bson.D{{"$inc", bson.D{{"n", 1}}}}
 
 	var victim bson.Raw
@@ -294,21 +307,7 @@ func TestDelayedWriteOfOneDocument(t *testing.T) {
 			return reply.Lookup("n").Int32()
 		}
 
-		_, err := claims.InsertOne(t.Context(), bson.D{
-			{"_id", bson.D{
-				{"id", lsid[0].Value},
-				{"uid", bson.Binary{Data: nobody[:]}},
-				{"txnNumber", int64(number)},
-				{"stmtId", int32(0)},
-			}},
-			{"until", time.Now().Add(time.Hour)},
-			{"choice", bson.D{{"attempt", int32(0)}, {"shard", "shard_1"}, {"filter", bson.D{
-				{"_id", bson.D{{"$eq", victim.Lookup("_id")}}},
-				{"k", bson.D{{"$eq", victim.Lookup("k")}}},
-			}}}},
-		})
-		require.NoError(t, err)
-
+		plantClaim(t, db, lsid, int64(number), victim.Lookup("_id"), victim.Lookup("k"))
 		set("away")
 		before := count(t, coll, bson.D{})
 		require.Equal(t, int32(1), run(conns[0], stmt), "another document")
@@ -450,9 +449,56 @@ func TestShardKeyChangesWithinAShard(t *testing.T) {
 		has(1, keys[9], 8)
 	}
 
+	// What is known to have been done is confirmed like the first time.
+	for _, c := range conns {
+		reply := ok(t, c.run(bson.D{
+			{"update", "c"},
+			{"updates", bson.A{bson.D{{"q", bson.D{{"k", keys[9]}}}, {"u", set(keys[11])}}}},
+			{"writeConcern", bson.D{{"w", 2}, {"wtimeout", 1}}},
+			{"lsid", lsid},
+			{"txnNumber", int64(3)},
+			{"$db", db},
+		}))
+		require.Equal(t, int32(1), reply.Lookup("n").Int32(), "%s", reply)
+		require.Equal(t, int32(100), reply.Lookup("writeConcernError", "code").Int32(), "%s", reply)
+		has(1, keys[11], 9)
+	}
+
 	// An upsert goes where its document belongs; a unique index is heard of.
 	up, err := coll.UpdateOne(t.Context(), bson.D{{"k", keys[10]}, {"name", "u"}}, bson.D{{"$set", bson.D{{"k", away}, {"n", 1}}}}, options.UpdateOne().SetUpsert(true))
 	require.NoError(t, err)
 	require.Equal(t, int64(1), up.UpsertedCount)
 	require.Equal(t, int64(1), count(t, coll, bson.D{{"k", away}, {"name", "u"}}))
+}
+
+// TestShardKeyChangeByCollation: where several have the _id by a collation, the one that is
+// changed counts.
+func TestShardKeyChangeByCollation(t *testing.T) {
+	db := newDB(t)
+	shardCollection(t, 0, db+".c", bson.D{{"k", "hashed"}})
+
+	k := keysOn(t, db+".c", 1)["shard_1"][0]
+	away := keysOn(t, db+".c", 1)["shard_2"][0]
+	lsid := session()
+
+	for _, id := range []string{"ABC", "abc"} {
+		_, err := router(t, 0).Database(db).Collection("c").InsertOne(t.Context(), bson.D{{"_id", id}, {"k", k}})
+		require.NoError(t, err)
+	}
+
+	plantClaim(t, db, lsid, 1, "abc", k)
+
+	reply := dialRaw(t, 0).run(bson.D{
+		{"update", "c"},
+		{"updates", bson.A{bson.D{
+			{"q", bson.D{{"_id", "abc"}}},
+			{"u", bson.D{{"$set", bson.D{{"k", away}}}}},
+			{"collation", bson.D{{"locale", "en"}, {"strength", 2}}},
+		}}},
+		{"lsid", lsid},
+		{"txnNumber", int64(1)},
+		{"$db", db},
+	})
+	require.Equal(t, int32(238), reply.Lookup("writeErrors", "0", "code").Int32(), "%s", reply)
+	require.Equal(t, int64(2), count(t, router(t, 0).Database(db).Collection("c"), bson.D{{"k", k}}))
 }

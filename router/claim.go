@@ -62,8 +62,6 @@ func (r *Router) claim(ctx context.Context, op *Op, w *single, c choice) (choice
 	if err := r.prepareInternal(ctx, shard); err != nil {
 		return c, err
 	}
-	ctx, cancel := op.Context(ctx)
-	defer cancel()
 	id := claimID(op, w)
 	note := struct {
 		ID     bson.D    `bson:"_id"`
@@ -71,31 +69,61 @@ func (r *Router) claim(ctx context.Context, op *Op, w *single, c choice) (choice
 		Choice choice    `bson:"choice"`
 	}{id, time.Now().Add(claimLifetime), c}
 	held := bson.D{{Key: "$ifNull", Value: bson.A{"$choice.attempt", int32(-1)}}}
+	cmd := bson.D{
+		{Key: "findAndModify", Value: claimsColl},
+		{Key: "query", Value: bson.D{{Key: "_id", Value: id}}},
+		{Key: "update", Value: bson.A{bson.D{{Key: "$replaceWith", Value: bson.D{{Key: "$cond", Value: bson.A{
+			bson.D{{Key: "$lt", Value: bson.A{held, c.Attempt}}}, bson.D{{Key: "$literal", Value: note}}, "$$ROOT",
+		}}}}}}},
+		{Key: "upsert", Value: true},
+		{Key: "new", Value: true},
+		{Key: "writeConcern", Value: majorityWrites},
+	}
 	for {
-		body, err := r.run(ctx, shard, InternalDB, bson.D{
-			{Key: "findAndModify", Value: claimsColl},
-			{Key: "query", Value: bson.D{{Key: "_id", Value: id}}},
-			{Key: "update", Value: bson.A{bson.D{{Key: "$replaceWith", Value: bson.D{{Key: "$cond", Value: bson.A{
-				bson.D{{Key: "$lt", Value: bson.A{held, c.Attempt}}}, bson.D{{Key: "$literal", Value: note}}, "$$ROOT",
-			}}}}}}},
-			{Key: "upsert", Value: true},
-			{Key: "new", Value: true},
-			{Key: "writeConcern", Value: majorityWrites},
-		})
-		if mongoerr.CodeOf(err) == mongoerr.DuplicateKey {
-			continue // another router was first
-		}
-		if err != nil {
-			return c, err
-		}
+		s, err := r.keep(ctx, op, shard, InternalDB, cmd)
 		var reply struct {
 			Value struct {
 				Choice choice `bson:"choice"`
 			} `bson:"value"`
 		}
-		err = bson.Unmarshal(append(bson.Raw(nil), body...), &reply)
+		if err == nil {
+			err = s.unconfirmed()
+		}
+		if err == nil {
+			err = bson.Unmarshal(append(bson.Raw(nil), s.body...), &reply)
+		}
+		r.release(op, &s)
+		if mongoerr.CodeOf(err) == mongoerr.DuplicateKey {
+			continue // another router was first
+		}
 		return reply.Value.Choice, err
 	}
+}
+
+// keep runs a command of the router's own for a single write, trying again: it is one that
+// may run twice. The reply must be released.
+func (r *Router) keep(ctx context.Context, op *Op, shard, db string, cmd bson.D) (sent, error) {
+	raw, err := bson.Marshal(cmd)
+	if err != nil {
+		return sent{}, err
+	}
+	own := *op
+	own.Write, own.lost, own.Txn = false, nil, Txn{}
+	elems := r.appendEnvelope(raw[4:len(raw)-1], &own, &patch{})
+	s, err := r.exchange(ctx, &own, shard, &backend.Request{Msg: backend.AppendCommand(nil, db, elems)})
+	op.Trace = own.Trace
+	if err == nil && !s.info.OK {
+		err = shardError(&own, s.body)
+	}
+	return s, err
+}
+
+// unconfirmed returns a reply's write concern error.
+func (s *sent) unconfirmed() error {
+	if wc, ok := s.info.WCError.Doc(); ok {
+		return wcErrorOf(s.shard, wc)
+	}
+	return nil
 }
 
 // closeAttempt makes sure that an attempt which found nothing to write on a shard cannot
@@ -109,7 +137,7 @@ func (r *Router) closeAttempt(ctx context.Context, op *Op, w *single, shard stri
 		{Key: "q", Value: bson.D{{Key: "_id", Value: append(claimID(op, w), bson.E{Key: "closed", Value: true})}}},
 		{Key: "u", Value: bson.D{{Key: "$set", Value: bson.D{{Key: "until", Value: time.Now().Add(claimLifetime)}}}}},
 		{Key: "upsert", Value: true},
-	}}}})
+	}}}, {Key: "writeConcern", Value: majorityWrites}})
 	if err != nil {
 		return false, err
 	}
@@ -123,6 +151,9 @@ func (r *Router) closeAttempt(ctx context.Context, op *Op, w *single, shard stri
 	}
 	if mongoerr.CodeOf(err) == ranAsDelete {
 		return true, nil
+	}
+	if err == nil {
+		err = s.unconfirmed()
 	}
 	if err != nil {
 		return false, err

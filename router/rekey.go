@@ -130,7 +130,8 @@ func countOf(reply wire.Doc) int64 {
 	return n
 }
 
-// staysOn refuses a change by which the document belongs to another shard.
+// staysOn refuses a change by which the document belongs to another shard. By the update's
+// collation several may have the _id that was looked for; which one was changed is not known.
 func (r *Router) staysOn(ctx context.Context, try *Op, w *single, c choice, db string) error {
 	b := bsoncore.AppendStringElement(nil, "find", w.coll)
 	at, b := bsoncore.AppendDocumentElementStart(b, "filter")
@@ -140,61 +141,90 @@ func (r *Router) staysOn(ctx context.Context, try *Op, w *single, c choice, db s
 	}
 	b = append(bsoncore.AppendHeader(b, bsoncore.Type(t), "_id"), id...)
 	b, _ = bsoncore.AppendDocumentEnd(b, at)
-	b = bsoncore.AppendDocumentElement(b, "collation", simpleCollation())
+	b = appendField(b, bsoncore.BuildDocument(nil, w.meaning), "collation")
 	s, err := r.inTrial(ctx, try, c.Shard, db, b)
 	defer r.release(try, &s)
 	if err != nil {
 		return err
 	}
-	_, _, batch, err := cursorReply(s.info.Cursor)
-	if err != nil {
+	more, _, batch, err := cursorReply(s.info.Cursor)
+	switch {
+	case err != nil:
 		return err
-	}
-	e, _ := wire.FirstElem(batch)
-	doc, ok := e.Doc()
-	if !ok {
+	case len(batch) == 0:
 		return mongoerr.New(mongoerr.InternalError, "a document is gone within a transaction")
+	case more != 0:
+		return notYet("an update of the shard key of one of very many documents whose _id is the same by its collation")
 	}
-	owner, err := w.entry.ownerOf(doc)
-	if err != nil {
-		return err
-	}
-	if owner[0] != c.Shard {
-		return notYet("an update that moves a document to another shard")
+	for len(batch) > 0 {
+		e, n := wire.FirstElem(batch)
+		batch = batch[n:]
+		doc, ok := e.Doc()
+		if !ok {
+			return wire.ErrMalformed
+		}
+		owner, err := w.entry.ownerOf(doc)
+		if err != nil {
+			return err
+		}
+		if owner[0] != c.Shard {
+			return notYet("an update that moves a document to another shard")
+		}
 	}
 	return nil
 }
 
-func simpleCollation() []byte {
-	return bsoncore.BuildDocument(nil, bsoncore.AppendStringElement(nil, "locale", "simple"))
-}
-
 // recorded looks for the record of an attempt; reply is nil if it was given up.
 func (r *Router) recorded(ctx context.Context, op *Op, shard string, id bson.D) (reply wire.Doc, found bool, err error) {
-	ctx, cancel := op.Context(ctx)
-	defer cancel()
-	err = r.drain(ctx, shard, InternalDB, bson.D{
-		{Key: "find", Value: claimsColl}, {Key: "filter", Value: bson.D{{Key: "_id", Value: id}}},
-	}, func(doc bson.Raw) error {
-		found = true
-		if v, err := doc.LookupErr("reply"); err == nil {
-			reply = append(wire.Doc(nil), v.Value...)
-		}
-		return nil
+	s, err := r.keep(ctx, op, shard, InternalDB, bson.D{
+		{Key: "find", Value: claimsColl}, {Key: "filter", Value: bson.D{{Key: "_id", Value: id}}}, {Key: "singleBatch", Value: true},
 	})
-	return reply, found, err
+	defer r.release(op, &s)
+	if err != nil {
+		return nil, false, err
+	}
+	_, _, batch, err := cursorReply(s.info.Cursor)
+	if err != nil {
+		return nil, false, err
+	}
+	e, n := wire.FirstElem(batch)
+	doc, _ := e.Doc()
+	if v, ok := doc.Lookup("reply"); ok {
+		reply, err = r.confirmed(ctx, op, shard, wire.Doc(v.Value))
+	}
+	return reply, n > 0, err
+}
+
+// confirmed adds to a recorded reply whether its shard can by now confirm what it has
+// done, as the client asks.
+func (r *Router) confirmed(ctx context.Context, op *Op, shard string, reply wire.Doc) (wire.Doc, error) {
+	note := bson.D{
+		{Key: "appendOplogNote", Value: int32(1)},
+		{Key: "data", Value: bson.D{{Key: "msg", Value: "shardgate: what is here stays"}}},
+	}
+	if wc, ok := op.Cmd.Arg(wire.ArgWriteConcern); ok && op.Drop&wire.ArgWriteConcern == 0 {
+		note = append(note, bson.E{Key: "writeConcern", Value: wc.RawValue()})
+	}
+	s, err := r.keep(ctx, op, shard, "admin", note)
+	defer r.release(op, &s)
+	if err != nil {
+		return nil, err
+	}
+	out := append(make(wire.Doc, 0, len(reply)+len(s.body)), reply[:len(reply)-1]...)
+	return wire.AppendDocEnd(appendField(out, s.body, "writeConcernError"), 0), nil
 }
 
 // giveUp records that an attempt found nothing, so that it cannot run later.
 func (r *Router) giveUp(ctx context.Context, op *Op, shard string, rec record) (rekeyed, error) {
-	ctx, cancel := op.Context(ctx)
-	defer cancel()
-	body, err := r.run(ctx, shard, InternalDB, bson.D{{Key: "insert", Value: claimsColl}, {Key: "documents", Value: bson.A{rec}}})
+	s, err := r.keep(ctx, op, shard, InternalDB, bson.D{
+		{Key: "insert", Value: claimsColl}, {Key: "documents", Value: bson.A{rec}}, {Key: "writeConcern", Value: majorityWrites},
+	})
+	defer r.release(op, &s)
 	if err == nil {
-		var info wire.ShardReply
-		if info, err = wire.Inspect(body); err == nil {
-			err = firstWriteError(info.WriteErrors)
-		}
+		err = firstWriteError(s.info.WriteErrors)
+	}
+	if err == nil {
+		err = s.unconfirmed()
 	}
 	if mongoerr.CodeOf(err) == mongoerr.DuplicateKey {
 		return rekeyAgain, err

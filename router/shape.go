@@ -183,3 +183,8 @@ func appendElements(d *bson.D, raw bson.Raw) error {
 	}
 	return nil
 }
+
+// simpleCollation compares strings byte by byte.
+func simpleCollation() []byte {
+	return bsoncore.BuildDocument(nil, bsoncore.AppendStringElement(nil, "locale", "simple"))
+}
