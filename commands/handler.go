@@ -135,8 +135,6 @@ func (req *request) admissible() error {
 	switch {
 	case req.row.AdminOnly && string(req.Cmd.DB) != "admin":
 		return mongoerr.Newf(mongoerr.Unauthorized, "%s may only be run against the admin database.", req.row.Name)
-	case string(req.Cmd.DB) == router.InternalDB:
-		return mongoerr.Newf(mongoerr.InvalidNamespace, "the database %s is shardgate's own", router.InternalDB)
 	case string(req.Cmd.DB) == "local" && !req.row.Anonymous:
 		return mongoerr.New(mongoerr.IllegalOperation, "Can't use 'local' database through mongos")
 	}

@@ -264,6 +264,14 @@ func TestAddShardThatIsThere(t *testing.T) {
 	require.Equal(t, "s", id)
 }
 
+// TestOwnDatabaseIsNotForClients: it cannot be brought into the catalog by its name either.
+func TestOwnDatabaseIsNotForClients(t *testing.T) {
+	t.Parallel()
+	r := idleRouter(t, newStore(t, nowhere), "r:1", Options{})
+	requireCode(t, mongoerr.InvalidNamespace, r.EnableSharding(t.Context(), InternalDB, ""))
+	requireCode(t, mongoerr.InvalidNamespace, r.Create(t.Context(), InternalDB+".c", nil, false))
+}
+
 // TestApplyOpsIsGuarded: its first operation fails where the guard is gone.
 func TestApplyOpsIsGuarded(t *testing.T) {
 	t.Parallel()

@@ -107,8 +107,12 @@ func checkNames(db, coll []byte) error {
 	return nil
 }
 
-// CheckDB refuses bad database names with 73 InvalidNamespace.
+// CheckDB refuses bad database names, and the one that is not for clients, with 73
+// InvalidNamespace.
 func CheckDB(db []byte) error {
+	if string(db) == InternalDB {
+		return mongoerr.Newf(mongoerr.InvalidNamespace, "the database %s is shardgate's own", InternalDB)
+	}
 	bad := len(db) == 0 || len(db) > maxDB
 	for _, b := range db {
 		switch b {
