@@ -93,6 +93,8 @@ func collMod(ctx context.Context, req *request) error {
 	if err != nil {
 		return err
 	}
+	ctx, cancel := req.Context(ctx)
+	defer cancel()
 	for _, name := range []string{"viewOn", "pipeline"} {
 		if _, ok := req.Lookup(name); ok {
 			if err := req.h.router.ModifyView(ctx, ns, req.options()); err != nil {
@@ -108,8 +110,6 @@ func collMod(ctx context.Context, req *request) error {
 	}
 	cmd := bson.D{{Key: "collMod", Value: req.Cmd.First.RawValue()}}
 	cmd = req.withWriteConcern(append(cmd, req.options()...))
-	ctx, cancel := req.Context(ctx)
-	defer cancel()
 	replies, err := req.h.router.CollMod(ctx, ns, cmd, hides(index))
 	if err != nil {
 		return err
