@@ -58,4 +58,24 @@ func TestOrderWithoutSort(t *testing.T) {
 			require.LessOrEqual(t, scored[i].Lookup("s").Double(), scored[i-1].Lookup("s").Double())
 		}
 	}
+
+	// A write of one document takes the nearest of all shards.
+	for i := range 6 {
+		near := bson.D{{"at", bson.D{{"$near", bson.A{0, 0}}}}, {"taken", nil}}
+		take := bson.D{{"$set", bson.D{{"taken", i}}}}
+
+		if i%2 == 0 {
+			var doc bson.Raw
+
+			require.NoError(t, coll.FindOneAndUpdate(t.Context(), near, take).Decode(&doc))
+			require.InDelta(t, float64(i)/10, doc.Lookup("at", "0").Double(), 0)
+
+			continue
+		}
+
+		res, err := coll.UpdateOne(t.Context(), near, take)
+		require.NoError(t, err)
+		require.Equal(t, int64(1), res.ModifiedCount)
+		require.Equal(t, int64(1), count(t, coll, bson.D{{"at.0", float64(i) / 10}, {"taken", i}}))
+	}
 }

@@ -51,14 +51,19 @@ func (r *Router) Find(ctx context.Context, op *Op) error {
 type findOptions struct {
 	skip, limit, batch int64
 	hasBatch, single   bool
-	sort               wire.Doc
 	projection         wire.Doc
-	near               bool // the filter orders by distance
+	ordering
 }
 
-// order says for each field of the merge's sort key whether it descends; nil where
+// ordering is what orders the results of a read.
+type ordering struct {
+	sort wire.Doc
+	near bool // the filter orders by distance
+}
+
+// order says for each field of the merge's sort key whether it descends; empty where
 // there is nothing to sort by.
-func (o *findOptions) order() []bool {
+func (o *ordering) order() []bool {
 	if o.near && len(o.sort) <= len(emptyDoc) {
 		return []bool{false}
 	}
@@ -66,7 +71,7 @@ func (o *findOptions) order() []bool {
 }
 
 // sortKeyMeta is the metadata by which shards show an order.
-func (o *findOptions) sortKeyMeta() string {
+func (o *ordering) sortKeyMeta() string {
 	if o.near && len(o.sort) <= len(emptyDoc) {
 		return "geoNearDistance"
 	}

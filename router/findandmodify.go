@@ -89,8 +89,9 @@ func (r *Router) modifySingle(ctx context.Context, op *Op, s *scope, upsert bool
 		return err
 	}
 	w := &single{entry: s.entry, coll: collOf(s.ns), filter: wire.Doc(q), shards: s.shards, stmt: clientStmtID(op, 0)}
+	w.by.near = target.HasNear(q)
 	if e, ok := op.Lookup("sort"); ok {
-		w.sort, _ = e.Doc()
+		w.by.sort, _ = e.Doc()
 	}
 	for _, name := range []string{"collation", "hint", "let"} {
 		w.meaning = appendField(w.meaning, op.Cmd.Body, name)

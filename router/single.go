@@ -10,6 +10,7 @@ import (
 
 	"github.com/shardgate/shardgate/backend"
 	"github.com/shardgate/shardgate/catalog/shardkey"
+	"github.com/shardgate/shardgate/router/target"
 	"github.com/shardgate/shardgate/wire"
 	"github.com/shardgate/shardgate/wire/mongoerr"
 )
@@ -24,7 +25,7 @@ type single struct {
 	entry    *Entry
 	coll     string
 	filter   wire.Doc
-	sort     wire.Doc  // of findAndModify; without it any document will do
+	by       ordering  // of the documents that match; without one any will do
 	shards   []string  // that the filter may reach
 	stmt     int32     // the statement's number
 	meaning  []byte    // elements on which the filter's meaning depends: collation, let, hint
@@ -149,7 +150,7 @@ func (r *Router) choose(ctx context.Context, op *Op, w *single) (c choice, err e
 	if err := firstError(answers); err != nil {
 		return c, err
 	}
-	order := sortOrder(w.sort)
+	order := w.by.order()
 	var best wire.Doc
 	first := rand.IntN(len(answers)) // those who look for any document are not to meet at one
 	for i := range answers {
@@ -162,7 +163,7 @@ func (r *Router) choose(ctx context.Context, op *Op, w *single) (c choice, err e
 		if n == 0 {
 			continue
 		}
-		if d := wire.Doc(e.Value); best == nil || order != nil && less(d, best, order) {
+		if d := wire.Doc(e.Value); best == nil || len(order) > 0 && less(d, best, order) {
 			best, c.Shard = d, answers[i].shard
 		}
 	}
@@ -182,16 +183,16 @@ func (w *single) find() []byte {
 	b = bsoncore.AppendInt64Element(b, "limit", 1)
 	b = bsoncore.AppendBooleanElement(b, "singleBatch", true)
 	b = append(b, w.meaning...)
-	if len(w.sort) > 0 {
-		b = bsoncore.AppendDocumentElement(b, "sort", bsoncore.Document(w.sort))
+	if len(w.by.sort) > 0 {
+		b = bsoncore.AppendDocumentElement(b, "sort", bsoncore.Document(w.by.sort))
 	}
 	at, b := bsoncore.AppendDocumentElementStart(b, "projection")
 	for _, path := range identifying(w.entry) {
 		b = bsoncore.AppendInt32Element(b, path.Name, 1)
 	}
-	if len(sortOrder(w.sort)) > 0 {
+	if len(w.by.order()) > 0 {
 		meta, d := bsoncore.AppendDocumentElementStart(b, sortKeyField)
-		d = bsoncore.AppendStringElement(d, "$meta", "sortKey")
+		d = bsoncore.AppendStringElement(d, "$meta", w.by.sortKeyMeta())
 		b, _ = bsoncore.AppendDocumentEnd(d, meta)
 	}
 	b, _ = bsoncore.AppendDocumentEnd(b, at)
@@ -297,6 +298,7 @@ func (r *Router) singleOf(op *Op, b *batch, i int, res *writeResult) *single {
 	w := &single{entry: b.entry, coll: collOf(b.entry.Coll.NS), shards: st.shards, stmt: clientStmtID(op, i)}
 	q, _ := doc.Lookup("q")
 	w.filter, _ = q.Doc()
+	w.by.near = target.HasNear(bson.Raw(w.filter))
 	for _, name := range []string{"collation", "hint"} {
 		w.meaning = appendField(w.meaning, doc, name)
 	}
