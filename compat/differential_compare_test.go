@@ -2,7 +2,6 @@ package compat
 
 import (
 	"fmt"
-	"math"
 	"regexp"
 	"slices"
 	"strconv"
@@ -493,7 +492,7 @@ func blur(v any, loose bool) any {
 // number writes a number so that equal ones of different types are the same.
 func number(v any) string {
 	f, err := strconv.ParseFloat(fmt.Sprint(v), 64)
-	if err != nil || math.IsInf(f, 0) {
+	if err != nil { // too large for a double
 		return fmt.Sprint(v)
 	}
 

@@ -115,6 +115,15 @@ var dataset = func() []bson.D {
 		add("arr", arrays[i%len(arrays)])
 		add("i", int32(i%5))
 		add("t", bson.D{{"u", bson.D{{"w", int32(i % 4)}}}, {"p", letters[(i*3)%len(letters)]}})
+
+		if i == len(ids)-1 { // null finds undefined, which may be on another shard
+			for _, name := range []string{"k", "r", "b"} {
+				d = append(without(d, name), bson.E{Key: name, Value: bson.Undefined{}})
+			}
+
+			d = append(without(d, "d"), bson.E{Key: "d", Value: bson.D{{"e", bson.Undefined{}}}})
+		}
+
 		docs = append(docs, d)
 	}
 

@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -119,7 +120,7 @@ type gen struct {
 
 // chance is true in so many percent.
 func (g *gen) chance(percent int) bool {
-	return rapid.IntRange(0, 99).Draw(g.T, "chance") >= 100-percent
+	return g.number("chance", 0, 99) >= 100-percent
 }
 
 // draw picks one of a list.
@@ -127,9 +128,14 @@ func draw[V any](g *gen, name string, list []V) V {
 	return rapid.SampledFrom(list).Draw(g.T, name)
 }
 
-// number is between two numbers.
+// number is between two numbers, each as likely as the other: rapid's own ranges prefer small ones.
 func (g *gen) number(name string, least, most int) int {
-	return rapid.IntRange(least, most).Draw(g.T, name)
+	list := make([]int, 0, most-least+1)
+	for n := least; n <= most; n++ {
+		list = append(list, n)
+	}
+
+	return draw(g, name, list)
 }
 
 // value is one of any type.
@@ -177,8 +183,39 @@ var paths = []string{
 	"_id", "_id", "k", "k", "d.e", "d.e", "r", "r", "r", "a", "a", "b", "n", "n", "s", "v", "v", "arr", "arr", "arr.x", "i", "i", "t.u.w", "t.p", "d", "t", "z", "list",
 }
 
+// path is a field that a filter asks for, often the shard key's.
+func (g *gen) path() string {
+	if len(g.shape.key) > 0 && g.chance(40) {
+		return draw(g, "key", g.shape.key).Key
+	}
+
+	return draw(g, "path", paths)
+}
+
+// near is a value to compare a field with: often one that a document has there, or where a chunk begins.
+func (g *gen) near(path string) any {
+	switch n := g.number("near", 0, 9); {
+	case n == 0 && len(g.shape.cuts) > 0:
+		if v := get(draw(g, "cut", g.shape.cuts), path); v != nil {
+			return v
+		}
+	case n <= 5 && len(g.docs) > 0:
+		v := at(draw(g, "document", g.docs), path)
+
+		switch v.(type) {
+		case bson.Regex, bson.Undefined, bson.A:
+		default:
+			return v
+		}
+	}
+
+	return g.value("value")
+}
+
 // filter is a condition.
 func (g *gen) filter(depth int) bson.D {
+	path := g.path()
+
 	switch n := g.number("filter", 0, 19); {
 	case n == 0:
 		return bson.D{}
@@ -191,49 +228,50 @@ func (g *gen) filter(depth int) bson.D {
 		return bson.D{{draw(g, "junction", []string{"$and", "$or", "$or", "$nor"}), list}}
 	case n == 4:
 		return bson.D{{"$expr", bson.D{{draw(g, "operator", []string{"$eq", "$gt", "$lte"}), bson.A{
-			"$" + draw(g, "path", paths), bson.D{{"$literal", g.value("value")}},
+			"$" + path, bson.D{{"$literal", g.near(path)}},
 		}}}}}
 	case n <= 6 && len(g.docs) > 0:
 		return g.pin(draw(g, "document", g.docs))
 	case n <= 9:
-		return bson.D{{draw(g, "path", paths), g.condition(depth)}, {draw(g, "path", []string{"i", "n", "a"}), g.condition(0)}}
+		also := draw(g, "path", []string{"i", "n", "a", "b"})
+		return bson.D{{path, g.condition(path, depth)}, {also, g.condition(also, 0)}}
 	default:
-		return bson.D{{draw(g, "path", paths), g.condition(depth)}}
+		return bson.D{{path, g.condition(path, depth)}}
 	}
 }
 
 // condition is what is asked of one field.
-func (g *gen) condition(depth int) any {
+func (g *gen) condition(path string, depth int) any {
 	op := func(name string, v any) bson.D { return bson.D{{name, v}} }
 
 	switch g.number("condition", 0, 19) {
 	case 0, 1, 2, 3, 4:
-		return g.value("value")
+		return g.near(path)
 	case 5, 6, 7, 8:
-		return op(draw(g, "operator", []string{"$gt", "$gte", "$lt", "$lte"}), g.value("value"))
+		return op(draw(g, "operator", []string{"$gt", "$gte", "$lt", "$lte"}), g.near(path))
 	case 9:
-		return bson.D{{"$gte", draw(g, "from", numbers)}, {"$lt", draw(g, "to", numbers)}}
+		return bson.D{{draw(g, "from", []string{"$gt", "$gte"}), g.near(path)}, {draw(g, "to", []string{"$lt", "$lte"}), g.near(path)}}
 	case 10, 11, 12:
 		list := bson.A{}
 		for range g.number("values", 0, 4) {
-			list = append(list, g.value("value"))
+			list = append(list, g.near(path))
 		}
 
 		return op(draw(g, "operator", []string{"$in", "$in", "$nin"}), list)
 	case 13:
-		return op("$ne", g.value("value"))
+		return op("$ne", g.near(path))
 	case 14:
 		return op("$exists", g.chance(50))
 	case 15:
 		return op("$type", draw(g, "type", []string{"number", "string", "object", "array", "null", "int", "double", "bool", "date", "objectId"}))
 	case 16:
 		if depth > 0 {
-			if d, ok := g.condition(0).(bson.D); ok && len(d) > 0 && d[0].Key[0] == '$' {
+			if d, ok := g.condition(path, 0).(bson.D); ok && len(d) > 0 && d[0].Key[0] == '$' {
 				return op("$not", d)
 			}
 		}
 
-		return op("$eq", g.value("value"))
+		return op("$eq", g.near(path))
 	case 17:
 		return bson.Regex{Pattern: draw(g, "pattern", []string{"^a", "a", "^A$", "b$", "^"}), Options: draw(g, "options", []string{"", "i"})}
 	case 18:
@@ -260,14 +298,18 @@ func (g *gen) pin(doc bson.D) bson.D {
 	return out
 }
 
-// at is the value at a path of one or two names, nil where there is none.
+// at is the value at a path, nil where there is none.
 func at(doc bson.D, path string) any {
-	if path == "d.e" {
-		d, _ := get(doc, "d").(bson.D)
-		return get(d, "e")
+	name, rest, deeper := strings.Cut(path, ".")
+
+	v := get(doc, name)
+	if !deeper {
+		return v
 	}
 
-	return get(doc, path)
+	d, _ := v.(bson.D)
+
+	return at(d, rest)
 }
 
 // sort is an order; total: one that leaves no choice.

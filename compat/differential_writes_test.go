@@ -27,6 +27,9 @@ func (g *gen) retryable(cmd bson.D) bson.D {
 	return append(cmd, bson.E{Key: "lsid", Value: "new"}, bson.E{Key: "txnNumber", Value: int64(1)})
 }
 
+// stored are values that the fields of shard keys have, also such as filters cannot name.
+var stored = append(slices.Clone(scalars), bson.Undefined{}, bson.MinKey{}, bson.MaxKey{}, bson.Timestamp{T: 3}, bson.Regex{Pattern: "a"}, bson.Symbol("a"))
+
 // document draws a new one.
 func (g *gen) document(id any) bson.D {
 	d := bson.D{{"_id", id}}
@@ -35,10 +38,10 @@ func (g *gen) document(id any) bson.D {
 		name   string
 		values []any
 	}{
-		{"k", scalars},
-		{"r", scalars},
-		{"a", scalars},
-		{"b", scalars},
+		{"k", stored},
+		{"r", stored},
+		{"a", stored},
+		{"b", stored},
 		{"n", numbers},
 		{"s", letters},
 		{"v", anything},
@@ -49,7 +52,7 @@ func (g *gen) document(id any) bson.D {
 		}
 	}
 
-	if e := draw(g, "e", scalars); e != missing {
+	if e := draw(g, "e", stored); e != missing {
 		d = append(d, bson.E{Key: "d", Value: bson.D{{"e", e}, {"f", int32(g.number("f", 0, 9))}}})
 	}
 
@@ -138,8 +141,13 @@ func (g *gen) one() (filter bson.D, change any, upsert bool) {
 	filter = g.pin(doc)
 
 	switch {
-	case g.chance(8): // another place, perhaps
-		return filter, bson.D{{"$set", bson.D{{draw(g, "field", []string{"k", "d.e", "r", "a", "b"}), draw(g, "key", keys)}}}}, false
+	case g.chance(12): // another place, perhaps
+		fields := []string{"k", "d.e", "r", "a", "b"}
+		for _, e := range g.shape.key {
+			fields = append(fields, e.Key, e.Key, e.Key)
+		}
+
+		return filter, bson.D{{"$set", bson.D{{draw(g, "field", fields), draw(g, "key", keys)}}}}, false
 	case g.chance(15): // a replacement that keeps its place
 		out := g.document(get(doc, "_id"))
 		for _, name := range []string{"k", "d", "r", "a", "b"} {
