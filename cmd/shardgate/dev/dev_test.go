@@ -187,9 +187,13 @@ func TestSignals(t *testing.T) {
 	p := startDev(t, binary, dir)
 	before := p.manifest(t)
 
-	// What ends by itself is told, and SIGUSR1 starts it again where it was.
+	// What ends by itself is told, and SIGUSR1 starts it again where it was, a router with a catalog to load.
 	require.NoError(t, syscall.Kill(before.Catalog.PID, syscall.SIGKILL))
-	require.True(t, eventually(10*time.Second, func() bool { return p.manifest(t).Catalog.PID == 0 }))
+	require.NoError(t, syscall.Kill(before.Routers[0].PID, syscall.SIGKILL))
+	require.True(t, eventually(10*time.Second, func() bool {
+		m := p.manifest(t)
+		return m.Catalog.PID == 0 && m.Routers[0].PID == 0
+	}))
 	text, err := os.ReadFile(filepath.Join(dir, "cluster.json"))
 	require.NoError(t, err)
 	require.NotContains(t, string(text), `"pid": 0`, "0 is a number that kill takes for more than nothing")
@@ -198,6 +202,7 @@ func TestSignals(t *testing.T) {
 
 	after := p.manifest(t)
 	require.NotZero(t, after.Catalog.PID)
+	require.NotZero(t, after.Routers[0].PID)
 	require.NotEqual(t, before.Catalog.PID, after.Catalog.PID)
 	require.Equal(t, before.Catalog.DSN, after.Catalog.DSN)
 	require.Equal(t, before.Shards, after.Shards)

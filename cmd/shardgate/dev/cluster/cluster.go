@@ -239,15 +239,27 @@ func (c *Cluster) Nodes() []*Node {
 	return append(nodes, c.routers...)
 }
 
-// StartStopped starts again whatever has ended.
+// StartStopped starts again whatever has ended, routers last: they need the catalog. One that does not start keeps none of
+// the others down.
 func (c *Cluster) StartStopped(ctx context.Context) error {
-	g, ctx := errgroup.WithContext(ctx)
+	nodes := c.Nodes()
+	servers := nodes[:len(nodes)-len(c.routers)]
 
-	for _, n := range c.Nodes() {
-		g.Go(func() error { return n.Start(ctx) })
+	return errors.Join(startAll(ctx, servers), startAll(ctx, c.routers))
+}
+
+// startAll starts nodes at once.
+func startAll(ctx context.Context, nodes []*Node) error {
+	var all sync.WaitGroup
+
+	errs := make([]error, len(nodes))
+	for i, n := range nodes {
+		all.Go(func() { errs[i] = n.Start(ctx) })
 	}
 
-	return g.Wait()
+	all.Wait()
+
+	return errors.Join(errs...)
 }
 
 // Close ends everything, routers first, and removes a temporary folder. It may be called twice.
