@@ -2,6 +2,7 @@ package router
 
 import (
 	"context"
+	"math"
 
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
@@ -39,7 +40,7 @@ func (r *Router) Count(ctx context.Context, op *Op) error {
 		return err
 	}
 	p := &patch{skip: []string{"skip", "limit"}}
-	if limit > 0 {
+	if limit > 0 && skip <= math.MaxInt64-limit { // else all that there is
 		p.extra = bsoncore.AppendInt64Element(nil, "limit", limit+skip)
 	}
 	if err := r.join(op, s.shards, p); err != nil {
@@ -82,6 +83,9 @@ func countLimits(op *Op) (skip, limit int64, err error) {
 		if limit, ok = e.Int64(); !ok {
 			return 0, 0, mongoerr.New(mongoerr.BadValue, "limit value is not a valid number")
 		}
+	}
+	if limit == math.MinInt64 {
+		return 0, 0, mongoerr.New(mongoerr.BadValue, "limit value for count cannot be min long")
 	}
 	if limit < 0 {
 		limit = -limit
