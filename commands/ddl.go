@@ -220,8 +220,9 @@ func (req *request) rawReplies(replies []router.ShardReplies) error {
 			e := router.ClientError(req.Op, s.Err)
 			doc = wire.Doc(bsoncore.BuildDocument(nil, e.AppendElements(nil)))
 		}
-		if e, ok := doc.Lookup("writeConcernError"); ok && unconfirmed == nil {
-			unconfirmed = atShard(e, s.Shard)
+		e, _ := doc.Lookup("writeConcernError")
+		if wc, ok := e.Doc(); ok && unconfirmed == nil {
+			unconfirmed = router.UnconfirmedAt(s.Shard, wc)
 		}
 		raw = bsoncore.AppendDocumentElement(raw, s.Host, stripped(doc))
 	}
@@ -253,22 +254,6 @@ func errorDetails(doc wire.Doc) []byte {
 		}
 	}
 	return out
-}
-
-// atShard is a shard's write concern error with its name added.
-func atShard(e wire.Elem, shard string) []byte {
-	d, _ := e.Doc()
-	at, out := wire.AppendDocStart(nil)
-	it := d.Iter()
-	var f wire.Elem
-	for it.Next(&f) {
-		if s, ok := f.Str(); ok && string(f.Name) == "errmsg" {
-			out = bsoncore.AppendStringElement(out, "errmsg", s+" at "+shard)
-			continue
-		}
-		out = append(out, f.Raw...)
-	}
-	return wire.AppendDocEnd(out, at)
 }
 
 // stripped is a shard's reply without what is its own affair.

@@ -53,6 +53,23 @@ func notOurs(err error) error {
 	return err
 }
 
+// UnconfirmedAt is a shard's write concern error as a client is to see it in a reply of
+// several shards: with the shard's name, and a code that says nothing of the router.
+func UnconfirmedAt(shard string, wc wire.Doc) []byte {
+	e := wcErrorOf(shard, wc)
+	at, out := wire.AppendDocStart(make([]byte, 0, len(wc)+len(shard)+8))
+	it := wire.Doc(withCode(wc, e.Code)).Iter()
+	var f wire.Elem
+	for it.Next(&f) {
+		if string(f.Name) == "errmsg" {
+			out = bsoncore.AppendStringElement(out, "errmsg", e.Message)
+			continue
+		}
+		out = append(out, f.Raw...)
+	}
+	return wire.AppendDocEnd(out, at)
+}
+
 // withCode copies an error's document with another code.
 func withCode(doc wire.Doc, code mongoerr.Code) []byte {
 	at, out := wire.AppendDocStart(make([]byte, 0, len(doc)))
