@@ -5,6 +5,7 @@ import (
 	"context"
 	"strconv"
 	"strings"
+	"sync"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -317,16 +318,14 @@ func (r *Router) OnAllShards(ctx context.Context, db string, cmd bson.D) []Shard
 
 func (r *Router) onShards(ctx context.Context, shards []string, db string, cmd bson.D) []ShardReplies {
 	out := make([]ShardReplies, len(shards))
-	done := make(chan int)
+	var wg sync.WaitGroup
 	for i, shard := range shards {
-		go func() {
-			out[i].Shard, out[i].Host = shard, r.snap.Load().Shards[shard].Host
+		out[i].Shard, out[i].Host = shard, r.snap.Load().Shards[shard].Host
+		wg.Go(func() {
+			defer r.survive(&out[i].Err)
 			out[i].Body, out[i].Err = r.ask(ctx, shard, db, cmd)
-			done <- i
-		}()
+		})
 	}
-	for range shards {
-		<-done
-	}
+	wg.Wait()
 	return out
 }

@@ -48,6 +48,8 @@ func (r *Router) DatabaseSizes(ctx context.Context, op *Op) map[string]map[strin
 			continue
 		}
 		wg.Go(func() {
+			var failed error // a panic, which is logged
+			defer r.survive(&failed)
 			dbs := r.shardDatabases(ctx, shard)
 			mu.Lock()
 			defer mu.Unlock()
