@@ -261,7 +261,13 @@ func plantClaim(t *testing.T, db string, lsid bson.D, number int64, id, k any) {
 
 	claims := shard(t, shardIndex(t, row.Primary)).Database("__shardgate").Collection("claims")
 	_, err := claims.InsertOne(t.Context(), bson.D{
-		{"_id", bson.D{{"id", lsid[0].Value}, {"uid", bson.Binary{Data: nobody[:]}}, {"txnNumber", number}, {"stmtId", int32(0)}}},
+		{"_id", bson.D{
+			{"id", lsid[0].Value},
+			{"uid", bson.Binary{Data: nobody[:]}},
+			{"txnNumber", number},
+			{"stmtId", int32(0)},
+			{"collection", listed(t, 0, db, "c").Lookup("info", "uuid")},
+		}},
 		{"until", time.Now().Add(time.Hour)},
 		{"choice", bson.D{{"attempt", int32(0)}, {"shard", "shard_1"}, {"filter", bson.D{{"_id", bson.D{{"$eq", id}}}, {"k", bson.D{{"$eq", k}}}}}}},
 	})

@@ -139,9 +139,6 @@ func (r *Router) Aggregate(ctx context.Context, op *Op) error {
 	if p.first == "$documents" {
 		return mongoerr.New(mongoerr.InvalidNamespace, "'$documents' can only be run with {aggregate: 1}")
 	}
-	if op.view != "" && isSet(op.Cmd.Body, "explain") {
-		return notYet("explain on views")
-	}
 	for _, internal := range []string{"fromMongos", "needsMerge"} {
 		if isSet(op.Cmd.Body, internal) {
 			return mongoerr.Newf(51089, "the aggregate command's field '%s' is for internal use", internal)

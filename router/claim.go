@@ -10,6 +10,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/shardgate/shardgate/backend"
+	"github.com/shardgate/shardgate/wire"
 	"github.com/shardgate/shardgate/wire/mongoerr"
 )
 
@@ -44,7 +45,8 @@ func derivedSession(id UUID, purpose string, n uint64) UUID {
 	return out
 }
 
-// claimID names a statement: the client's session, transaction number and statement.
+// claimID names a statement: the client's session, transaction number and statement, on one
+// life of the collection.
 func claimID(op *Op, w *single) bson.D {
 	s := op.Session
 	return bson.D{
@@ -52,6 +54,7 @@ func claimID(op *Op, w *single) bson.D {
 		{Key: "uid", Value: bson.Binary{Data: s.UID[:]}},
 		{Key: "txnNumber", Value: op.Txn.Number},
 		{Key: "stmtId", Value: w.stmt},
+		{Key: "collection", Value: bson.Binary{Subtype: 4, Data: w.entry.Coll.UUID[:]}},
 	}
 }
 
@@ -134,7 +137,7 @@ func (r *Router) closeAttempt(ctx context.Context, op *Op, w *single, shard stri
 		return false, err
 	}
 	mark, err := bson.Marshal(bson.D{{Key: "update", Value: claimsColl}, {Key: "updates", Value: bson.A{bson.D{
-		{Key: "q", Value: bson.D{{Key: "_id", Value: append(claimID(op, w), bson.E{Key: "closed", Value: true})}}},
+		{Key: "q", Value: bson.D{{Key: "_id", Value: markID(op, w)}}},
 		{Key: "u", Value: bson.D{{Key: "$set", Value: bson.D{{Key: "until", Value: time.Now().Add(claimLifetime)}}}}},
 		{Key: "upsert", Value: true},
 	}}}, {Key: "writeConcern", Value: majorityWrites}})
@@ -163,6 +166,35 @@ func (r *Router) closeAttempt(ctx context.Context, op *Op, w *single, shard stri
 	return again && !marked, nil
 }
 
+// markID names the mark of an attempt that was closed; op has the attempt's session.
+func markID(op *Op, w *single) bson.D {
+	return append(claimID(op, w), bson.E{Key: "closed", Value: true})
+}
+
+// isClosed reports whether a shard has the mark of an attempt.
+func (r *Router) isClosed(ctx context.Context, op *Op, w *single, shard string) (bool, error) {
+	doc, err := r.noted(ctx, op, shard, markID(op, w))
+	return doc != nil, err
+}
+
+// noted returns what a shard has of claims, records and marks by an _id, nil for nothing.
+func (r *Router) noted(ctx context.Context, op *Op, shard string, id bson.D) (wire.Doc, error) {
+	s, err := r.keep(ctx, op, shard, InternalDB, bson.D{
+		{Key: "find", Value: claimsColl}, {Key: "filter", Value: bson.D{{Key: "_id", Value: id}}}, {Key: "singleBatch", Value: true},
+	})
+	defer r.release(op, &s)
+	if err != nil {
+		return nil, err
+	}
+	_, _, batch, err := cursorReply(s.info.Cursor)
+	e, _ := wire.FirstElem(batch)
+	return append(wire.Doc(nil), e.Value...), err
+}
+
+// isOtherKind reports whether a code says that a findAndModify has the number of a write
+// that it cannot be: of a mark.
+func isOtherKind(c mongoerr.Code) bool { return c >= 40605 && c <= 40613 }
+
 // ranAsDelete is a shard's answer to an update whose number it knows as a delete's.
 const ranAsDelete mongoerr.Code = 40638
 
@@ -171,18 +203,19 @@ func (r *Router) prepareInternal(ctx context.Context, shard string) error {
 	if _, done := r.prepared.Load(shard); done {
 		return nil
 	}
-	_, err := r.run(ctx, shard, InternalDB, bson.D{
-		{Key: "createIndexes", Value: claimsColl},
-		{Key: "indexes", Value: bson.A{bson.D{
+	own := Op{Buffers: new(wire.Buffers), Reply: &wire.Reply{}, Session: Session{ID: r.incarnation()}}
+	own.Deadline, _ = ctx.Deadline()
+	for _, cmd := range []bson.D{
+		{{Key: "createIndexes", Value: claimsColl}, {Key: "indexes", Value: bson.A{bson.D{
 			{Key: "key", Value: bson.D{{Key: "until", Value: int32(1)}}}, {Key: "name", Value: "until_1"}, {Key: "expireAfterSeconds", Value: int32(0)},
-		}}},
-	})
-	if err != nil {
-		return err
-	}
-	_, err = r.run(ctx, shard, InternalDB, bson.D{{Key: "create", Value: scratchColl}})
-	if err != nil && mongoerr.CodeOf(err) != mongoerr.NamespaceExists {
-		return err
+		}}}},
+		{{Key: "create", Value: scratchColl}},
+	} {
+		s, err := r.keep(ctx, &own, shard, InternalDB, cmd)
+		r.release(&own, &s)
+		if err != nil && mongoerr.CodeOf(err) != mongoerr.NamespaceExists {
+			return err
+		}
 	}
 	r.prepared.Store(shard, true)
 	if err := r.sweepSpilled(ctx, shard); err != nil {

@@ -148,7 +148,7 @@ func (r *Router) refusedUnrun(op *Op, s *sent, req *backend.Request) bool {
 	}
 	code := s.info.Code
 	if s.info.OK {
-		code = writeErrorCode(s.info.WriteErrors, s.info.WCError, op.repeatable())
+		code = wcErrorCode(s.info.WCError, op.repeatable())
 	}
 	switch {
 	case code == 0:
@@ -160,9 +160,9 @@ func (r *Router) refusedUnrun(op *Op, s *sent, req *backend.Request) bool {
 	}
 }
 
-// writeErrorCode returns the code by which a write's reply asks to be repeated: of a
-// write concern error, which needs an operation that may be repeated.
-func writeErrorCode(_, wcError wire.Elem, repeatable bool) mongoerr.Code {
+// wcErrorCode returns the code by which a write concern error asks for a repetition of the
+// write, 0 if it does not or there is none to be had.
+func wcErrorCode(wcError wire.Elem, repeatable bool) mongoerr.Code {
 	if !repeatable || wcError.Type == 0 {
 		return 0
 	}
@@ -199,7 +199,7 @@ func (r *Router) release(op *Op, s *sent) {
 	s.buf, s.msg, s.body = nil, nil, nil
 }
 
-// Forward sends the client's command to one shard and makes the shard's reply the
+// forward sends the client's command to one shard and makes the shard's reply the
 // client's, patched in place. It is the way of the point operations.
 func (r *Router) forward(ctx context.Context, op *Op, shard string, p *patch) (wire.ShardReply, string, error) {
 	buf := op.Buffers.Get(len(op.Cmd.Body) + sequenceBytes(op, p) + 512)

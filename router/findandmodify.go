@@ -40,7 +40,7 @@ func (r *Router) FindAndModify(ctx context.Context, op *Op) error {
 	}
 	s.shards, op.Trace.Why = a.shards, a.why
 	if a.way != wayDirect {
-		return r.modifySingle(ctx, op, &s, upsert, a.way)
+		return r.modifyOne(ctx, op, &s, upsert, a.way)
 	}
 	p := &patch{}
 	if err := r.join(op, s.shards, p); err != nil {
@@ -82,8 +82,8 @@ func targetFindAndModify(op *Op, e *Entry, upsert bool) (a aim, err error) {
 	return a, err
 }
 
-// modifySingle runs a findAndModify that must first look for its document.
-func (r *Router) modifySingle(ctx context.Context, op *Op, s *scope, upsert bool, how way) error {
+// modifyOne runs a findAndModify that must first look for its document.
+func (r *Router) modifyOne(ctx context.Context, op *Op, s *scope, upsert bool, how way) error {
 	q, err := filterOf(op, "query")
 	if err != nil {
 		return err
@@ -106,65 +106,63 @@ func (r *Router) modifySingle(ctx context.Context, op *Op, s *scope, upsert bool
 	if e, ok := op.Lookup("fields"); ok && shows {
 		w.projects = e
 	}
-	w.write = func(ctx context.Context, op *Op, shard string, filter []byte) (int64, error) {
-		return r.modifyOn(ctx, op, shard, filter)
-	}
 	w.rekeys = how == wayRekey
-	w.command = func(filter []byte) []byte {
-		b := bsoncore.AppendStringElement(nil, "findAndModify", w.coll)
-		b = bsoncore.AppendDocumentElement(b, "query", filter)
-		for _, name := range []string{"update", "sort", "new", "fields", "arrayFilters", "collation", "hint", "let", "bypassDocumentValidation", "comment"} {
-			b = appendField(b, op.Cmd.Body, name)
-		}
-		return b
-	}
-	w.took = func(_ string, reply wire.Doc) error {
-		for _, name := range []string{"lastErrorObject", "value", "writeConcernError"} {
-			op.Reply.Elems = appendField(op.Reply.Elems, reply, name)
-		}
-		op.Reply.OK()
-		return nil
-	}
-	w.nothing = func() { noneModified(op) }
-	w.inserted = func(c choice, unconfirmed wire.Elem) {
-		inserted(op, c, shows)
-		op.Reply.Elems = append(op.Reply.Elems, unconfirmed.Raw...)
-	}
+	w.do = &modifySingle{r: r, shows: shows}
 	return r.writeSingle(ctx, op, w)
 }
 
-// modifyOn runs the findAndModify on one shard with another filter. The reply is the
-// client's, unless there was no document.
-func (r *Router) modifyOn(ctx context.Context, op *Op, shard string, filter []byte) (int64, error) {
+// modifySingle is a single write that is a findAndModify.
+type modifySingle struct {
+	r     *Router
+	shows bool // the document as it is afterwards
+}
+
+// write makes the shard's reply the client's, unless there was no document.
+func (k *modifySingle) write(ctx context.Context, op *Op, _ *single, shard string, filter []byte) (int64, error) {
 	p := &patch{skip: []string{"query", "upsert"}, extra: bsoncore.AppendDocumentElement(nil, "query", filter)}
 	buf := op.Buffers.Get(len(op.Cmd.Body) + len(filter) + 512)
 	defer op.Buffers.Put(buf)
-	*buf = r.appendMessage(*buf, op, p)
-	s, err := r.exchange(ctx, op, shard, &backend.Request{Msg: *buf})
+	*buf = k.r.appendMessage(*buf, op, p)
+	s, err := k.r.exchange(ctx, op, shard, &backend.Request{Msg: *buf})
 	if err != nil {
 		op.Buffers.Put(s.buf)
 		return 0, err
 	}
-	last, _ := s.body.Lookup("lastErrorObject")
-	d, _ := last.Doc()
-	e, _ := d.Lookup("n")
-	if n, _ := e.Int64(); s.info.OK && n == 0 {
-		r.release(op, &s)
+	if s.info.OK && countOf(s.body) == 0 || isOtherKind(s.info.Code) {
+		k.r.release(op, &s)
 		return 0, nil
 	}
-	_, _, err = r.adopt(op, &s)
+	_, _, err = k.r.adopt(op, &s)
 	return 1, err
 }
 
-// inserted answers that an upsert has inserted a document.
-func inserted(op *Op, c choice, shows bool) {
+func (k *modifySingle) command(op *Op, w *single, filter []byte) []byte {
+	b := bsoncore.AppendStringElement(nil, "findAndModify", w.coll)
+	b = bsoncore.AppendDocumentElement(b, "query", filter)
+	for _, name := range []string{"update", "sort", "new", "fields", "arrayFilters", "collation", "hint", "let", "bypassDocumentValidation", "comment"} {
+		b = appendField(b, op.Cmd.Body, name)
+	}
+	return b
+}
+
+func (k *modifySingle) took(op *Op, _ string, reply wire.Doc) error {
+	for _, name := range []string{"lastErrorObject", "value", "writeConcernError"} {
+		op.Reply.Elems = appendField(op.Reply.Elems, reply, name)
+	}
+	op.Reply.OK()
+	return nil
+}
+
+func (k *modifySingle) nothing(op *Op) { noneModified(op) }
+
+func (k *modifySingle) inserted(op *Op, c choice, unconfirmed wire.Elem) {
 	id := c.Insert.Lookup("_id")
 	last := bsoncore.AppendInt32Element(nil, "n", 1)
 	last = bsoncore.AppendBooleanElement(last, "updatedExisting", false)
 	last = append(bsoncore.AppendHeader(last, bsoncore.Type(id.Type), "upserted"), id.Value...)
 	op.Reply.Doc("lastErrorObject", bsoncore.BuildDocument(nil, last))
 	switch {
-	case !shows:
+	case !k.shows:
 		op.Reply.Elems = bsoncore.AppendNullElement(op.Reply.Elems, "value")
 	case c.Value != nil:
 		op.Reply.Doc("value", c.Value)
@@ -172,4 +170,5 @@ func inserted(op *Op, c choice, shows bool) {
 		op.Reply.Doc("value", c.Insert)
 	}
 	op.Reply.OK()
+	op.Reply.Elems = append(op.Reply.Elems, unconfirmed.Raw...)
 }

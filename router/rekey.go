@@ -37,11 +37,12 @@ func (r *Router) rekey(ctx context.Context, op *Op, w *single, c choice) (done b
 		return false, err
 	}
 	rec := record{ID: append(claimID(op, w), bson.E{Key: "attempt", Value: c.Attempt}), Until: time.Now().Add(claimLifetime)}
+	var wait time.Duration
 	for {
 		if op.Txn.Present {
 			if reply, found, err := r.recorded(ctx, op, c.Shard, rec.ID); found || err != nil {
 				if err == nil && reply != nil {
-					err = w.took(c.Shard, reply)
+					err = w.do.took(op, c.Shard, reply)
 				}
 				return reply != nil, err
 			}
@@ -50,11 +51,8 @@ func (r *Router) rekey(ctx context.Context, op *Op, w *single, c choice) (done b
 		if what != rekeyAgain {
 			return what == rekeyDone, err
 		}
-		if late := op.Expired(); late != nil {
-			return false, late
-		}
-		if !sleep(ctx, time.Millisecond) {
-			return false, ctx.Err()
+		if !w.backOff(ctx, op, &wait) {
+			return false, errContended
 		}
 	}
 }
@@ -70,7 +68,7 @@ func (r *Router) rekeyOnce(ctx context.Context, op *Op, w *single, c choice, rec
 		op.lost = append(op.lost, try.lost...)
 	}()
 	db := dbOf(w.entry.Coll.NS)
-	first := bsoncore.AppendBooleanElement(w.command(conjunction(w.filter, c.Filter)), "startTransaction", true)
+	first := bsoncore.AppendBooleanElement(w.do.command(op, w, conjunction(w.filter, c.Filter)), "startTransaction", true)
 	s, err := r.inTrial(ctx, &try, c.Shard, db, first)
 	defer r.release(op, &s)
 	switch {
@@ -110,7 +108,7 @@ func (r *Router) rekeyOnce(ctx context.Context, op *Op, w *single, c choice, rec
 		return rekeyDone, err
 	}
 	reply := appendField(s.body[:len(s.body)-1:len(s.body)-1], end.body, "writeConcernError")
-	return rekeyDone, w.took(c.Shard, wire.AppendDocEnd(reply, 0))
+	return rekeyDone, w.do.took(op, c.Shard, wire.AppendDocEnd(reply, 0))
 }
 
 // isContended reports whether a transaction's statement failed because of others, so that
@@ -176,23 +174,11 @@ func (r *Router) staysOn(ctx context.Context, try *Op, w *single, c choice, db s
 
 // recorded looks for the record of an attempt; reply is nil if it was given up.
 func (r *Router) recorded(ctx context.Context, op *Op, shard string, id bson.D) (reply wire.Doc, found bool, err error) {
-	s, err := r.keep(ctx, op, shard, InternalDB, bson.D{
-		{Key: "find", Value: claimsColl}, {Key: "filter", Value: bson.D{{Key: "_id", Value: id}}}, {Key: "singleBatch", Value: true},
-	})
-	defer r.release(op, &s)
-	if err != nil {
-		return nil, false, err
-	}
-	_, _, batch, err := cursorReply(s.info.Cursor)
-	if err != nil {
-		return nil, false, err
-	}
-	e, n := wire.FirstElem(batch)
-	doc, _ := e.Doc()
-	if v, ok := doc.Lookup("reply"); ok {
+	doc, err := r.noted(ctx, op, shard, id)
+	if v, ok := doc.Lookup("reply"); ok && err == nil {
 		reply, err = r.confirmed(ctx, op, shard, wire.Doc(v.Value))
 	}
-	return reply, n > 0, err
+	return reply, doc != nil, err
 }
 
 // confirmed adds to a recorded reply whether its shard can by now confirm what it has

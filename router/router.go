@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/rs/zerolog"
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -203,6 +204,9 @@ func (r *Router) Store() catalog.Store { return r.store }
 
 // Self returns this router's catalog row.
 func (r *Router) Self() *catalog.Router { return r.self.Load() }
+
+// incarnation is this router's incarnation as a UUID.
+func (r *Router) incarnation() UUID { return UUID(uuid.MustParse(r.Self().Incarnation)) }
 
 // Shard returns a shard by id, nil where there is none.
 func (r *Router) Shard(id string) *backend.Shard { return (*r.shards.Load())[id] }

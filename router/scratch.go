@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/google/uuid"
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
@@ -21,10 +20,11 @@ func (r *Router) chooseInsert(ctx context.Context, op *Op, w *single, c *choice)
 	if err := r.prepareInternal(ctx, shards[0]); err != nil {
 		return err
 	}
+	var wait time.Duration
 	for {
 		try := r.trial(op)
 		doc, err := r.tryUpsert(ctx, &try, w, shards[0])
-		if isContended(err) && op.Expired() == nil && sleep(ctx, time.Millisecond) {
+		if isContended(err) && w.backOff(ctx, op, &wait) {
 			continue // another upsert with the same _id is being tried
 		}
 		if err == nil && w.projects.Type != 0 {
@@ -48,7 +48,7 @@ func (r *Router) chooseInsert(ctx context.Context, op *Op, w *single, c *choice)
 func (r *Router) trial(op *Op) Op {
 	try := *op
 	try.lost = nil
-	try.Session.ID = derivedSession(ImplicitSession(UUID(uuid.MustParse(r.Self().Incarnation)), op.Conn), "trial", 0)
+	try.Session.ID = derivedSession(ImplicitSession(r.incarnation(), op.Conn), "trial", 0)
 	try.Txn = Txn{Number: int64(r.freshTime()), Present: true, InTxn: true}
 	return try
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/shardgate/shardgate/backend"
 	"github.com/shardgate/shardgate/catalog/shardkey"
-	"github.com/shardgate/shardgate/router/target"
 	"github.com/shardgate/shardgate/wire"
 	"github.com/shardgate/shardgate/wire/mongoerr"
 )
@@ -32,18 +31,25 @@ type single struct {
 	upsert   []byte    // elements of the same write as findAndModify; nil: it does not upsert
 	projects wire.Elem // how the reply shows an inserted document; zero: whole, or not at all
 
-	// write runs the write on a shard and takes in its result, unless it wrote nothing.
-	write func(ctx context.Context, op *Op, shard string, filter []byte) (n int64, err error)
-	// For one that may change the shard key: command is its first element and all that
-	// belongs to it, with another filter; took takes in a shard's reply to it.
-	rekeys  bool
-	command func(filter []byte) []byte
-	took    func(shard string, reply wire.Doc) error
+	rekeys bool      // it may change the shard key
+	until  time.Time // when to end trying
+	do     singleKind
+}
+
+// singleKind is the command that a single write is, or is part of.
+type singleKind interface {
+	// write runs the write on a shard, by another filter than the client's, and takes in
+	// its result, unless it wrote nothing.
+	write(ctx context.Context, op *Op, w *single, shard string, filter []byte) (n int64, err error)
+	// command is the write's first element and all that belongs to it, with another filter.
+	command(op *Op, w *single, filter []byte) []byte
+	// took takes in a shard's reply to command.
+	took(op *Op, shard string, reply wire.Doc) error
 	// inserted takes in that the upsert has inserted a document; unconfirmed is the shard's
 	// writeConcernError, absent where there is none.
-	inserted func(c choice, unconfirmed wire.Elem)
+	inserted(op *Op, c choice, unconfirmed wire.Elem)
 	// nothing takes in that there is nothing to write.
-	nothing func()
+	nothing(op *Op)
 }
 
 // choice is what a single write is to do.
@@ -60,13 +66,13 @@ var errSingleInTxn = notYet("in a transaction, a write of one document whose fil
 
 // writeSingle runs a single write outside transactions.
 func (r *Router) writeSingle(ctx context.Context, op *Op, w *single) error {
-	until := time.Now().Add(r.opts.RetryTimeout)
-	for attempt := int32(0); time.Now().Before(until); {
+	w.until = time.Now().Add(r.opts.RetryTimeout)
+	for attempt := int32(0); time.Now().Before(w.until); {
 		at, done, err := r.attemptSingle(ctx, op, w, attempt)
 		switch {
 		case err != nil && !(op.Txn.Present && r.mayPass(op, err)):
 			return err
-		case err != nil && (time.Now().After(until) || !sleep(ctx, 50*time.Millisecond)):
+		case err != nil && (time.Now().After(w.until) || !sleep(ctx, 50*time.Millisecond)):
 			return err
 		case err != nil: // once more, by the claim if there is one
 		case done:
@@ -78,7 +84,16 @@ func (r *Router) writeSingle(ctx context.Context, op *Op, w *single) error {
 			return late
 		}
 	}
-	return mongoerr.New(mongoerr.WriteConflict, "the documents that match are changed by others all the time")
+	return errContended
+}
+
+// errContended ends a single write that others prevent.
+var errContended = mongoerr.New(mongoerr.WriteConflict, "the documents that match are changed by others all the time")
+
+// backOff waits before another try, longer each time; false if there is to be none.
+func (w *single) backOff(ctx context.Context, op *Op, wait *time.Duration) bool {
+	*wait = min(max(2*(*wait), time.Millisecond), 50*time.Millisecond)
+	return time.Now().Before(w.until) && op.Expired() == nil && sleep(ctx, *wait)
 }
 
 // mayPass reports whether a failure is one of a shard that is away for a moment.
@@ -106,7 +121,7 @@ func (r *Router) attemptSingle(ctx context.Context, op *Op, w *single, attempt i
 // carryOut does what was chosen; done is false if the document does not match any more.
 func (r *Router) carryOut(ctx context.Context, op *Op, w *single, c choice) (done bool, err error) {
 	if c.Shard == "" {
-		w.nothing()
+		w.do.nothing(op)
 		return true, nil
 	}
 	if w.rekeys && c.Insert == nil {
@@ -116,10 +131,13 @@ func (r *Router) carryOut(ctx context.Context, op *Op, w *single, c choice) (don
 	op.Session.ID = attemptSession(own.ID, c.Attempt)
 	defer func() { op.Session = own }()
 	if c.Insert != nil {
+		if owner, err := w.entry.ownerOf(c.Insert); err != nil || owner[0] != c.Shard {
+			return false, mongoerr.New(mongoerr.ConflictingOperationInProgress, "the document of an earlier try belongs to another shard by now")
+		}
 		return true, r.insertSingle(ctx, op, w, c)
 	}
 	filter := conjunction(w.filter, c.Filter)
-	n, err := w.write(ctx, op, c.Shard, filter)
+	n, err := w.do.write(ctx, op, w, c.Shard, filter)
 	if err != nil || n > 0 || !op.Txn.Present {
 		return n > 0, err
 	}
@@ -128,7 +146,7 @@ func (r *Router) carryOut(ctx context.Context, op *Op, w *single, c choice) (don
 		return false, err
 	}
 	// An earlier run of the same attempt has come in between: the shard knows its result.
-	n, err = w.write(ctx, op, c.Shard, filter)
+	n, err = w.do.write(ctx, op, w, c.Shard, filter)
 	return n > 0, err
 }
 
@@ -259,7 +277,7 @@ func (r *Router) insertSingle(ctx context.Context, op *Op, w *single, c choice) 
 	if err := firstWriteError(answers[0].info.WriteErrors); err != nil {
 		return err
 	}
-	w.inserted(c, answers[0].info.WCError)
+	w.do.inserted(op, c, answers[0].info.WCError)
 	return nil
 }
 
@@ -289,79 +307,6 @@ func firstWriteError(list wire.Elem) error {
 		}
 	}
 	return e
-}
-
-// singleOf makes the single write of statement i of a batch.
-func (r *Router) singleOf(op *Op, b *batch, i int, res *writeResult) *single {
-	st := &b.stmts[i]
-	doc := wire.Doc(st.doc)
-	w := &single{entry: b.entry, coll: collOf(b.entry.Coll.NS), shards: st.shards, stmt: clientStmtID(op, i)}
-	q, _ := doc.Lookup("q")
-	w.filter, _ = q.Doc()
-	w.by.near = target.HasNear(bson.Raw(w.filter))
-	for _, name := range []string{"collation", "hint"} {
-		w.meaning = appendField(w.meaning, doc, name)
-	}
-	w.meaning = appendField(w.meaning, op.Cmd.Body, "let")
-	if b.kind.update && isSet(doc, "upsert") {
-		w.upsert = []byte{}
-		if u, ok := doc.Lookup("u"); ok {
-			w.upsert = append(bsoncore.AppendHeader(w.upsert, bsoncore.Type(u.Type), "update"), u.Value...)
-		}
-		for _, name := range []string{"arrayFilters", "collation"} {
-			w.upsert = appendField(w.upsert, doc, name)
-		}
-		w.upsert = appendField(w.upsert, op.Cmd.Body, "let")
-	}
-	w.write = func(ctx context.Context, op *Op, shard string, filter []byte) (int64, error) {
-		st.doc = withFilter(doc, filter)
-		defer func() { st.doc = doc }()
-		var sub writeResult
-		err := r.writeRound(ctx, op, b, []child{{shard: shard, index: []int{i}}}, &sub)
-		if err != nil || sub.n == 0 && len(sub.errors) == 0 {
-			return 0, err
-		}
-		res.take(&sub)
-		return 1, nil
-	}
-	w.inserted = func(c choice, unconfirmed wire.Elem) {
-		id := c.Insert.Lookup("_id")
-		res.n++
-		elem := append(bsoncore.AppendHeader(nil, bsoncore.Type(id.Type), "_id"), id.Value...)
-		res.upserted = append(res.upserted, indexed{index: i, elems: elem})
-		if wc, ok := unconfirmed.Doc(); ok {
-			res.wcErrors = append(res.wcErrors, wcError{shard: c.Shard, doc: append(wire.Doc(nil), wc...)})
-		}
-	}
-	w.nothing = func() {}
-	w.rekeys = st.way == wayRekey
-	w.command = func(filter []byte) []byte {
-		out := bsoncore.AppendStringElement(nil, b.kind.name, w.coll)
-		one := bsoncore.NewArrayBuilder().AppendDocument(withFilter(doc, filter)).Build()
-		out = bsoncore.AppendArrayElement(out, b.kind.field, one)
-		for _, name := range []string{"let", "bypassDocumentValidation", "comment"} {
-			out = appendField(out, op.Cmd.Body, name)
-		}
-		return out
-	}
-	w.took = func(shard string, reply wire.Doc) error {
-		return res.add(&sent{shard: shard, body: reply}, []int{i})
-	}
-	return w
-}
-
-// withFilter is an update or delete statement with another filter and without upsert.
-func withFilter(stmt wire.Doc, filter []byte) []byte {
-	at, b := wire.AppendDocStart(make([]byte, 0, len(stmt)+len(filter)))
-	b = bsoncore.AppendDocumentElement(b, "q", filter)
-	it := stmt.Iter()
-	var e wire.Elem
-	for it.Next(&e) {
-		if name := string(e.Name); name != "q" && name != "upsert" {
-			b = append(b, e.Raw...)
-		}
-	}
-	return wire.AppendDocEnd(b, at)
 }
 
 // collOf is the collection's name in a namespace.

@@ -24,6 +24,7 @@ type spool struct {
 	bytes int // that docs take in a command
 
 	shard, coll string // of the temporary collection; coll is "" without one
+	uuid        UUID   // of it: one that is gone must not read as empty
 	seq         int64  // documents in it
 	kept        bool   // a cursor reads the collection and drops it
 }
@@ -82,7 +83,9 @@ func (s *spool) spill(ctx context.Context, r *Router) error {
 		if err := r.prepareInternal(ctx, shards[0]); err != nil {
 			return err
 		}
-		s.shard, s.coll = shards[0], r.temporaryName()
+		if err := s.make(ctx, r, shards[0], r.temporaryName()); err != nil {
+			return err
+		}
 	}
 	for docs := range slices.Chunk(s.docs, wire.MaxBatch) {
 		if err := s.insert(ctx, r, docs); err != nil {
@@ -93,12 +96,33 @@ func (s *spool) spill(ctx context.Context, r *Router) error {
 	return nil
 }
 
+// make makes the temporary collection.
+func (s *spool) make(ctx context.Context, r *Router, shard, name string) error {
+	if _, err := r.run(ctx, shard, InternalDB, bson.D{{Key: "create", Value: name}, {Key: "writeConcern", Value: oneWrites}}); err != nil {
+		return err
+	}
+	s.shard, s.coll = shard, name
+	list, err := r.listOn(ctx, shard, InternalDB, bson.D{{Key: "name", Value: name}})
+	if err != nil {
+		return err
+	}
+	if len(list) != 1 {
+		return mongoerr.New(mongoerr.InternalError, "a temporary collection is gone")
+	}
+	s.uuid = UUID(list[0].uuid())
+	return nil
+}
+
+// oneWrites: what is temporary need not survive its shard's primary.
+var oneWrites = bson.D{{Key: "w", Value: int32(1)}}
+
 // insert adds documents to the temporary collection.
 func (s *spool) insert(ctx context.Context, r *Router, list []bson.Raw) error {
 	msg := wire.AppendMsgStart(nil, 0, 0, 0)
 	at, msg := wire.AppendDocStart(msg)
 	msg = bsoncore.AppendStringElement(msg, "insert", s.coll)
-	msg = r.appendEnvelope(msg, s.op, &patch{})
+	msg = bsoncore.AppendDocumentElement(msg, "writeConcern", bsoncore.BuildDocument(nil, bsoncore.AppendInt32Element(nil, "w", 1)))
+	msg = r.appendEnvelope(msg, s.op, &patch{uuid: &s.uuid})
 	msg = bsoncore.AppendStringElement(msg, "$db", InternalDB)
 	msg = wire.AppendDocEnd(msg, at)
 	var docs []byte
@@ -129,7 +153,8 @@ func (s *spool) source() []byte {
 	if s.coll == "" {
 		return bsoncore.AppendInt32Element(nil, "aggregate", 1)
 	}
-	return bsoncore.AppendStringElement(nil, "aggregate", s.coll)
+	b := bsoncore.AppendStringElement(nil, "aggregate", s.coll)
+	return bsoncore.AppendBinaryElement(b, "collectionUUID", 4, s.uuid[:])
 }
 
 // stages are the stages by which a pipeline reads the documents. $literal matters:
@@ -166,7 +191,7 @@ func (r *Router) dropSpilled(ctx context.Context, shard, coll string) {
 	r.wg.Go(func() {
 		ctx, cancel := withTimeout(ctx)
 		defer cancel()
-		if _, err := r.run(ctx, shard, InternalDB, bson.D{{Key: "drop", Value: coll}}); err != nil {
+		if _, err := r.run(ctx, shard, InternalDB, bson.D{{Key: "drop", Value: coll}, {Key: "writeConcern", Value: oneWrites}}); err != nil {
 			r.log.Warn().Err(err).Str("shard", shard).Str("collection", coll).Msg("drop a temporary collection")
 		}
 	})
