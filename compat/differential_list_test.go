@@ -103,16 +103,7 @@ var differences = []difference{
 }
 
 // pending are faults of shardgate that are known and not mended yet.
-var pending = []difference{
-	{
-		name: "a document whose shard key holds undefined",
-		why:  "a write that does not name its shard key finds it, and then asks for it by a value that cannot be asked for",
-		page: "mongod 6.0.5", shape: "ranged", example: `{"update": "c", "updates": [{"q": {"_id": 32}, "u": {"$set": {"z": 1}}}]}`,
-		covers: func(c *call) bool {
-			return c.sharded("update", "delete", "findAndModify") && c.router.refusal() == "cannot compare to undefined" && !c.judge.has(2)
-		},
-	},
-}
+var pending []difference
 
 // fromRaw makes a mongod's reply of a router's to an index command.
 func fromRaw(reply bson.D) bson.D {

@@ -97,7 +97,7 @@ func checkNames(db, coll []byte) error {
 	if err := CheckDB(db); err != nil {
 		return err
 	}
-	bad := len(coll) == 0 || coll[0] == '.' || coll[len(coll)-1] == '.' || len(db)+1+len(coll) > maxNS
+	bad := len(coll) == 0 || coll[0] == '.' || len(db)+1+len(coll) > maxNS
 	for _, b := range coll {
 		bad = bad || b == 0 || b == '$' && string(coll) != "$cmd.aggregate"
 	}

@@ -247,7 +247,11 @@ func identity(e *Entry, doc []byte) (bson.Raw, error) {
 			t, value = bson.TypeNull, nil
 		}
 		at, d := bsoncore.AppendDocumentElementStart(b, path.Name)
-		d = append(bsoncore.AppendHeader(d, bsoncore.Type(t), "$eq"), value...)
+		if t == bson.TypeUndefined { // which nothing can be compared to
+			d = bsoncore.AppendInt32Element(d, "$type", int32(t))
+		} else {
+			d = append(bsoncore.AppendHeader(d, bsoncore.Type(t), "$eq"), value...)
+		}
 		b, _ = bsoncore.AppendDocumentEnd(d, at)
 	}
 	return bson.Raw(bsoncore.BuildDocument(nil, b)), nil
