@@ -31,6 +31,12 @@ killed. DIR/cluster.json says what runs where, without a "pid" for what has ende
 Ctrl-C ends the cluster. SIGUSR1 starts again whatever has ended, on the same ports.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			for _, name := range []string{"shards", "members", "routers"} {
+				if n, err := cmd.Flags().GetInt(name); err == nil && n < 1 {
+					return fmt.Errorf("--%s must be at least 1, not %d", name, n)
+				}
+			}
+
 			// A folder that is started again has its own numbers.
 			if !cmd.Flags().Changed("shards") && o.Data != "" {
 				o.Shards = 0

@@ -131,6 +131,10 @@ func (c *Cluster) prepare(ctx context.Context) error {
 		}
 	}
 
+	for _, port := range s.Routers {
+		c.ports.Reserve(port)
+	}
+
 	c.postgres = c.newNode("postgres", c.folder.in("postgres.log"))
 	c.postgres.probe = c.probePostgres
 
@@ -139,7 +143,12 @@ func (c *Cluster) prepare(ctx context.Context) error {
 	}
 
 	for i := range c.opts.Routers {
-		c.routers = append(c.routers, c.newRouter(i))
+		n := c.newRouter(i)
+		if i < len(s.Routers) {
+			n.port = s.Routers[i]
+		}
+
+		c.routers = append(c.routers, n)
 	}
 
 	return nil
@@ -175,7 +184,27 @@ func (c *Cluster) startPostgresAndRouters(ctx context.Context) error {
 		})
 	}
 
-	return routers.Wait()
+	if err := routers.Wait(); err != nil {
+		return err
+	}
+
+	return c.recordRouterPorts()
+}
+
+// recordRouterPorts keeps the routers' ports, which are their names in the catalog.
+func (c *Cluster) recordRouterPorts() error {
+	c.stateMu.Lock()
+	defer c.stateMu.Unlock()
+
+	for i, n := range c.routers {
+		if i == len(c.state.Routers) {
+			c.state.Routers = append(c.state.Routers, 0)
+		}
+
+		c.state.Routers[i] = n.Port()
+	}
+
+	return c.state.write(c.folder.path)
 }
 
 // recordPorts keeps a shard's ports, which its replica set is about to remember too.

@@ -54,7 +54,7 @@ func query(ctx context.Context, c *cluster.Cluster, sql string) (string, error) 
 func TestStartAndRestartKeepsData(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	begin := time.Now()
-	c := clustertest.Start(t, cluster.Options{Shards: 2, Data: dir})
+	c := clustertest.Start(t, cluster.Options{Shards: 2, Routers: 2, Data: dir})
 
 	t.Logf("up after %v", time.Since(begin))
 
@@ -81,6 +81,8 @@ func TestStartAndRestartKeepsData(t *testing.T) {
 	_, err = cluster.Start(t.Context(), cluster.Options{Data: dir})
 	require.ErrorContains(t, err, "in use by another shardgate dev")
 
+	second := c.RouterURI(1)
+	require.NoError(t, c.Router(1).Kill())
 	require.NoError(t, c.Close())
 	require.NoFileExists(t, filepath.Join(dir, "cluster.json"))
 
@@ -88,12 +90,22 @@ func TestStartAndRestartKeepsData(t *testing.T) {
 	require.ErrorContains(t, err, "holds 2 shards, not 1")
 
 	begin = time.Now()
-	c = clustertest.Start(t, cluster.Options{Data: dir, Shards: 3})
+	c = clustertest.Start(t, cluster.Options{Data: dir, Shards: 3, Routers: 2})
 
 	t.Logf("up again after %v", time.Since(begin))
 
 	require.Len(t, c.Shards(), 3)
 	require.Equal(t, m.Shards[1].URI, c.Shard(1).URI())
+
+	// A router that was killed is back under its name: nobody waits for it.
+	require.Equal(t, second, c.RouterURI(1))
+
+	client, err := mongo.Connect(options.Client().ApplyURI(c.RouterURI(0)))
+	require.NoError(t, err)
+
+	defer client.Disconnect(context.Background()) //nolint:errcheck // nothing depends on it
+
+	require.NoError(t, client.Database("fresh").CreateCollection(t.Context(), "c"))
 
 	inShard(t, c.Shard(1).URI(), func(coll *mongo.Collection) {
 		n, err := coll.CountDocuments(t.Context(), bson.D{})

@@ -22,6 +22,7 @@ type state struct {
 	Password string  `json:"password"` // of PostgreSQL's user
 	Members  int     `json:"members"`  // of each shard
 	Shards   [][]int `json:"shards"`   // ports of the members; replica set configurations hold them, so they never change
+	Routers  []int   `json:"routers"`  // ports; the catalog waits for a router that was killed until it is back under its name
 }
 
 // readState returns what the folder remembers, or a new state for an empty folder.
