@@ -2,8 +2,10 @@ package router
 
 import (
 	"context"
+	"slices"
 	"strings"
 
+	"github.com/google/uuid"
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/shardgate/shardgate/catalog"
@@ -24,32 +26,42 @@ func (r *Router) Drop(ctx context.Context, ns string, want *UUID) (dbExists bool
 		if want != nil && UUID(e.Coll.UUID) != *want {
 			return mongoerr.New(mongoerr.CollectionUUIDMismatch, "Collection UUID does not match that specified")
 		}
-		return r.dropEntries(ctx, l, []*Entry{e}, func(ctx context.Context) error { return r.dropFenced(ctx, l, e) })
+		return r.dropEntries(ctx, l, []*Entry{e}, nothingElse, func(ctx context.Context) error { return r.dropFenced(ctx, l, e) })
 	})
 	return dbExists, err
 }
 
-// dropEntries fences collections of one database and then drops them by finish, in
-// which nothing is waited for or refused any more that can be known before. From its
-// beginning the rows say that they go: whoever finds them left finishes it.
-func (r *Router) dropEntries(ctx context.Context, l catalog.Lock, entries []*Entry, finish func(context.Context) error) error {
+// dropEntries fences collections of one database, has look find what else is to go, and
+// then drops all by finish, in which nothing is waited for or refused any more that can be
+// known before. From its beginning the rows say that they go: whoever finds them left
+// finishes it. By then somebody else may have the lock, and the names another life: what
+// goes is known by its UUID from when the lock was certainly ours.
+func (r *Router) dropEntries(ctx context.Context, l catalog.Lock, entries []*Entry, look, finish func(context.Context) error) error {
 	if err := r.droppable(ctx, entries); err != nil {
 		return err
 	}
-	if len(entries) == 0 {
-		return finish(context.WithoutCancel(ctx))
+	if len(entries) > 0 {
+		if err := r.fenceEntries(ctx, l, entries); err != nil {
+			return err
+		}
 	}
-	if err := r.fenceEntries(ctx, l, entries); err != nil {
-		return err
-	}
-	ctx = context.WithoutCancel(ctx) // what has begun is finished
 	dropping := catalog.Change{Locks: []catalog.Lock{l}, Rows: rowsIn(entries, catalog.StateDropping)}
-	if err := r.apply(ctx, dropping); err != nil {
-		r.undo(ctx, catalog.Change{Locks: dropping.Locks, Rows: rowsIn(entries, catalog.StateOpen)})
+	err := look(ctx)
+	ctx = context.WithoutCancel(ctx) // what has begun is finished
+	if err == nil {
+		err = r.apply(ctx, dropping)
+	}
+	if err != nil {
+		if len(entries) > 0 {
+			r.undo(ctx, catalog.Change{Locks: dropping.Locks, Rows: rowsIn(entries, catalog.StateOpen)})
+		}
 		return err
 	}
 	return finish(ctx)
 }
+
+// nothingElse is what Drop has dropEntries look for.
+func nothingElse(context.Context) error { return nil }
 
 // droppable asks all owners before anything is done: a drop that must fail, because a
 // shard is dead or has another collection in the place, is not to be half done.
@@ -134,14 +146,19 @@ func (r *Router) DropDatabase(ctx context.Context, db string) error {
 				entries = append(entries, e)
 			}
 		}
-		return r.dropEntries(ctx, l, entries, func(ctx context.Context) error {
+		var rest []stray
+		look := func(ctx context.Context) (err error) {
+			rest, err = r.strays(ctx, db)
+			return err
+		}
+		return r.dropEntries(ctx, l, entries, look, func(ctx context.Context) error {
 			for _, e := range entries {
 				if err := r.dropOnShards(ctx, e); err != nil {
 					return err
 				}
 			}
-			for _, shard := range r.wellShards() {
-				if err := r.dropRest(ctx, shard, db); err != nil {
+			for i := range rest {
+				if err := r.dropStray(ctx, &rest[i]); err != nil {
 					return err
 				}
 			}
@@ -162,24 +179,38 @@ func (r *Router) recoverDatabase(ctx context.Context, l catalog.Lock, db string)
 	return nil
 }
 
-// dropRest drops what a shard still holds of a database: views that the catalog does
-// not know, which lie in system.views, and what failed attempts left. A dropDatabase
-// would do all at once, but if it arrived late it would hit the next database of the name.
-func (r *Router) dropRest(ctx context.Context, shard, db string) error {
-	list, err := r.listOn(ctx, shard, db, bson.D{{Key: "type", Value: "collection"}})
-	if err != nil {
-		return err
-	}
-	for i := range list {
-		ns := db + "." + list[i].Name
-		err := r.dropAt(ctx, shard, ns, list[i].uuid())
-		if err != nil && !isUnsure(err) && strings.HasPrefix(list[i].Name, "system.") {
-			r.log.Warn().Err(err).Str("shard", shard).Str("ns", ns).Msg("drop the rest of a database")
-			continue
-		}
+// stray is a collection that a shard holds and the catalog does not have there.
+type stray struct {
+	shard, ns string
+	id        uuid.UUID
+}
+
+// strays lists what else the shards hold of a database: views that the catalog does not
+// know, which lie in system.views, and what failed attempts left. A dropDatabase would
+// take all at once, but if it arrived late it would hit the next database of the name.
+func (r *Router) strays(ctx context.Context, db string) ([]stray, error) {
+	var list []stray
+	for _, shard := range r.wellShards() {
+		held, err := r.listOn(ctx, shard, db, bson.D{{Key: "type", Value: "collection"}})
 		if err != nil {
-			return err
+			return nil, err
+		}
+		for i := range held {
+			ns := db + "." + held[i].Name
+			if e := r.snap.Load().Entries[ns]; e == nil || e.Table == nil || !slices.Contains(e.Table.Shards(), shard) {
+				list = append(list, stray{shard: shard, ns: ns, id: held[i].uuid()})
+			}
 		}
 	}
-	return nil
+	return list, nil
+}
+
+// dropStray drops what strays found.
+func (r *Router) dropStray(ctx context.Context, s *stray) error {
+	err := r.dropAt(ctx, s.shard, s.ns, s.id)
+	if _, coll := catalog.SplitNS(s.ns); err != nil && !isUnsure(err) && strings.HasPrefix(coll, "system.") {
+		r.log.Warn().Err(err).Str("shard", s.shard).Str("ns", s.ns).Msg("drop the rest of a database")
+		return nil
+	}
+	return err
 }
