@@ -15,20 +15,26 @@ import (
 
 // CreateView makes a view. Its definition lies in the catalog only: routers resolve it.
 func (r *Router) CreateView(ctx context.Context, ns string, options bson.D) error {
-	return r.withLock(ctx, ns, "create view", func(l catalog.Lock) error {
-		err := r.createView(ctx, l, ns, options)
+	return r.withViewLocks(ctx, ns, "create view", func(locks []catalog.Lock) error {
+		err := r.createView(ctx, locks, ns, options)
 		if errors.Is(err, catalog.ErrConflict) {
 			// The database came meanwhile, with a collection of it.
 			if err := r.Refresh(ctx); err != nil {
 				return catalogError(err)
 			}
-			err = r.createView(ctx, l, ns, options)
+			err = r.createView(ctx, locks, ns, options)
 		}
 		return err
 	})
 }
 
-func (r *Router) createView(ctx context.Context, l catalog.Lock, ns string, options bson.D) error {
+// withViewLocks is withLock for what defines a view. The views of a database are defined
+// one after the other: two that are over each other are a cycle, which neither would see.
+func (r *Router) withViewLocks(ctx context.Context, ns, why string, fn func([]catalog.Lock) error) error {
+	return r.withLocks(ctx, []string{ns, "$views." + dbOf(ns)}, why, fn)
+}
+
+func (r *Router) createView(ctx context.Context, locks []catalog.Lock, ns string, options bson.D) error {
 	db := dbOf(ns)
 	d, fresh, err := r.database(db, "")
 	if err != nil {
@@ -48,7 +54,7 @@ func (r *Router) createView(ctx context.Context, l catalog.Lock, ns string, opti
 		NS: ns, Kind: catalog.KindView, State: catalog.StateOpen, Options: stored, Collation: collationOf(stored),
 		Epoch: bson.NewObjectID(), Timestamp: catalog.Timestamp(r.Clock.Now()), LastMod: time.Now(),
 	}}
-	c := catalog.Change{Locks: []catalog.Lock{l}, Expect: []catalog.Expect{{NS: ns}}, Put: []catalog.CollectionChunks{row}}
+	c := catalog.Change{Locks: locks, Expect: []catalog.Expect{{NS: ns}}, Put: []catalog.CollectionChunks{row}}
 	if fresh {
 		c.Expect, c.Databases = append(c.Expect, catalog.Expect{NS: db}), []catalog.Database{d}
 	}
@@ -57,7 +63,7 @@ func (r *Router) createView(ctx context.Context, l catalog.Lock, ns string, opti
 
 // ModifyView gives a view another definition.
 func (r *Router) ModifyView(ctx context.Context, ns string, options bson.D) error {
-	return r.withLock(ctx, ns, "collMod", func(l catalog.Lock) error {
+	return r.withViewLocks(ctx, ns, "collMod", func(locks []catalog.Lock) error {
 		e := r.snap.Load().Entries[ns]
 		raw, err := bson.Marshal(options)
 		if err != nil {
@@ -82,7 +88,7 @@ func (r *Router) ModifyView(ctx context.Context, ns string, options bson.D) erro
 		}
 		row := *e.Coll
 		row.Options, row.LastMod = stored, time.Now()
-		return r.announce(ctx, catalog.Change{Locks: []catalog.Lock{l}, Rows: []catalog.Collection{row}})
+		return r.announce(ctx, catalog.Change{Locks: locks, Rows: []catalog.Collection{row}})
 	})
 }
 
