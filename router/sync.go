@@ -237,7 +237,7 @@ func (r *Router) openShards(ctx context.Context, s *Snapshot) {
 			continue
 		}
 		b, err := backend.Open(id, row.Host, &r.opts.Backend)
-		if err != nil {
+		if err != nil { // nothing was asked yet: it is the row, and a change of it comes here again
 			r.log.Error().Err(err).Str("shard", id).Msg("open shard")
 			continue
 		}

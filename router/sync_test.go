@@ -261,3 +261,15 @@ func collections(held ...bson.D) bson.D {
 	}
 	return bson.D{e("cursor", bson.D{e("firstBatch", list), e("id", int64(0)), e("ns", "d.$cmd.listCollections")}), e("ok", 1.0)}
 }
+
+// TestShardWithABrokenRow is there as soon as its row is mended.
+func TestShardWithABrokenRow(t *testing.T) {
+	t.Parallel()
+	store := newStore(t, "no set")
+	r := idleRouter(t, store, "r:1", Options{})
+	require.Nil(t, r.Shard("s"))
+	_, err := store.Apply(t.Context(), catalog.Change{Shards: []catalog.Shard{{ID: "s", Host: nowhere, Weight: 1}}})
+	require.NoError(t, err)
+	require.NoError(t, r.Refresh(t.Context()))
+	require.NotNil(t, r.Shard("s"))
+}

@@ -197,7 +197,9 @@ func (r *Router) RecoveryToken(op *Op) {
 
 // EndTransaction runs commitTransaction or abortTransaction on the transaction's
 // shard. Every transaction has at most one, so another router's may be ended by its
-// recovery token without any decision to look for (PROTOCOL.md F11).
+// recovery token without any decision to look for (PROTOCOL.md F11). It passes no gate: one
+// that was lost on the way may run late, but until then the transaction holds its locks on
+// the shard, and who must know that nothing is in flight waits for these.
 func (r *Router) EndTransaction(ctx context.Context, op *Op) error {
 	abort := string(op.Cmd.First.Name) == "abortTransaction"
 	shard, known, aborted, err := r.txnShard(op)
