@@ -40,7 +40,7 @@ func TestEnvelope(t *testing.T) {
 		{"local", "local", find, nil, 20},
 		{"bad database", "a.b", find, nil, 73},
 		{"no database", "", find, nil, 73},
-		{"bad collection", "d", []bson.E{e("find", "a..")}, nil, 73},
+		{"bad collection", "d", []bson.E{e("find", ".a")}, nil, 73},
 		{"no collection", "d", []bson.E{e("find", int32(1))}, nil, 2},
 
 		{"lsid", "d", ping, []bson.E{lsid}, 0},
