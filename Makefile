@@ -13,7 +13,7 @@ ARGS     ?=
 
 BIN      := bin/shardgate
 RACE_BIN := bin/shardgate-race
-TESTED   := $(GO) test -race -shuffle=on -timeout 15m
+TESTED   := $(GO) test -race -shuffle=on -timeout 25m
 
 # tool NAME: the path of a pinned tool, fetched if needed.
 tool = $$($(BIN) dev fetch $(1) | cut -d' ' -f2-)
