@@ -1,7 +1,8 @@
 package compat
 
 // PyMongo's own test suite, with the drivers' specification tests, against the router as a sharded cluster and against a plain
-// mongod, the baseline. What passes there must pass here; what PyMongo itself skips on a mongos is only counted.
+// mongod, the baseline. What passes there must pass here; what PyMongo itself skips on a mongos is only counted. Tests that need
+// fail points are skipped on both, as neither has test commands.
 //
 // testdata/pymongo/exceptions.txt lists the tests that fail on the router, each with its reason; one that passes must be taken out.
 // testdata/pymongo/passes.txt is the number of passes on the router. It may only rise:
@@ -234,7 +235,7 @@ func TestPyMongoSuite(t *testing.T) {
 	both.Wait()
 
 	want, got, known := plain.outcomes(t), routed.outcomes(t), exceptions(t)
-	passes, skipped := 0, map[string]int{}
+	passes, skipped, neither := 0, map[string]int{}, 0
 
 	for _, id := range slices.Sorted(maps.Keys(got)) {
 		o, reason := got[id], known[id]
@@ -249,6 +250,8 @@ func TestPyMongoSuite(t *testing.T) {
 		case o.Skipped != nil:
 			if want[id] != nil && want[id].passed() {
 				skipped[o.Skipped.Message]++
+			} else {
+				neither++
 			}
 
 			if reason != "" {
@@ -269,6 +272,7 @@ func TestPyMongoSuite(t *testing.T) {
 		t.Logf("%d tests that pass on a mongod are skipped by PyMongo on a router: %s", skipped[why], why)
 	}
 
+	t.Logf("%d tests run on neither", neither)
 	comparePasses(t, passes)
 }
 
