@@ -168,6 +168,18 @@ func (s *Shard) HasPrimary() bool { return s.topo.Load().choose(&ReadPref{}) != 
 // PrimaryAddr returns the primary's address, or "".
 func (s *Shard) PrimaryAddr() string { return s.topo.Load().choose(&ReadPref{}) }
 
+// Members returns the addresses of all members that the monitor sees.
+func (s *Shard) Members() []string {
+	t := s.topo.Load()
+	list := make([]string, 0, len(t.members))
+	for i := range t.members {
+		if m := &t.members[i]; m.primary || m.secondary {
+			list = append(list, m.addr)
+		}
+	}
+	return list
+}
+
 // selectMember waits for a member that suits.
 func (s *Shard) selectMember(ctx context.Context, p *ReadPref, deadline time.Time) (string, error) {
 	t := s.topo.Load()

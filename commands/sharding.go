@@ -228,6 +228,33 @@ func (req *request) fullNamespace() (string, error) {
 	return ns, nil
 }
 
+// moveCollection checks the command's form; the router checks it against the collection
+// (MONGOS.md §7.2).
+func moveCollection(ctx context.Context, req *request) error {
+	ns, err := req.fullNamespace()
+	if err != nil {
+		return err
+	}
+	if err := req.known("toShard"); err != nil {
+		return err
+	}
+	e, ok := req.Lookup("toShard")
+	if !ok {
+		return mongoerr.New(40414, "BSON field 'moveCollection.toShard' is missing but a required field")
+	}
+	to, ok := e.Str()
+	if !ok {
+		return mongoerr.Newf(mongoerr.TypeMismatch, "BSON field 'moveCollection.toShard' is the wrong type '%s', expected type 'string'", router.TypeName(e.Type))
+	}
+	ctx, cancel := req.Context(ctx)
+	defer cancel()
+	if err := req.h.router.MoveCollection(ctx, ns, to); err != nil {
+		return err
+	}
+	req.Reply.OK()
+	return nil
+}
+
 func balancerStatus(_ context.Context, req *request) error {
 	req.Reply.String("mode", "off")
 	req.Reply.Bool("inBalancerRound", false)

@@ -118,6 +118,7 @@ func sharding() []Command {
 		{Name: "getShardVersion", Help: "Says which version of a collection's routing table this router has.", AdminOnly: true, run: getShardVersion},
 		{Name: "isdbgrid", Help: "Says that this is a router.", run: isdbgrid},
 		{Name: "listShards", Help: "Lists the shards.", AdminOnly: true, run: listShards},
+		{Name: "moveCollection", Help: "Moves an unsharded collection to another shard while it is in use.", AdminOnly: true, WriteConcern: true, run: moveCollection},
 		{Name: "shardCollection", Help: "Shards a collection.", AdminOnly: true, WriteConcern: true, run: shardCollection},
 	}
 }
@@ -174,7 +175,7 @@ func notYet() []Command {
 		"filemd5", "fsync", "fsyncUnlock", "getClusterParameter", "getDefaultRWConcern",
 		"getDiagnosticData", "grantPrivilegesToRole", "grantRolesToRole", "grantRolesToUser",
 		"invalidateUserCache", "killAllSessions", "killAllSessionsByPattern", "killOp", "logRotate",
-		"logout", "mapReduce", "mergeAllChunksOnShard", "mergeChunks", "moveChunk", "moveCollection",
+		"logout", "mapReduce", "mergeAllChunksOnShard", "mergeChunks", "moveChunk",
 		"movePrimary", "moveRange", "netstat", "planCacheClear", "planCacheClearFilters",
 		"planCacheListFilters", "planCacheSetFilter", "profile", "refineCollectionShardKey",
 		"removeShard", "removeShardFromZone", "renameCollection", "repairShardedCollectionChunksHistory",

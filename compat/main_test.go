@@ -40,6 +40,8 @@ var shared struct {
 	cluster *cluster.Cluster
 	built   string // folder of the program that this run has built, "" if it was given one
 
+	failpoints string // folder in which files stop routers at steps
+
 	mu      sync.Mutex
 	clients map[string]*mongo.Client // guarded by mu, by URI
 }
@@ -57,6 +59,8 @@ func run(m *testing.M) int {
 		if shared.built != "" {
 			_ = os.RemoveAll(shared.built)
 		}
+
+		_ = os.RemoveAll(shared.failpoints)
 	}()
 
 	if err := start(); err != nil {
@@ -104,8 +108,14 @@ func start() error {
 	}
 
 	shared.clients = map[string]*mongo.Client{}
+
+	if shared.failpoints, err = os.MkdirTemp("", "shardgate-failpoints-"); err != nil {
+		return err
+	}
+
 	shared.cluster, err = cluster.Start(ctx, cluster.Options{
 		Shards: shardCount, Members: 1, Routers: routerCount, Binary: binary, Progress: progress,
+		RouterEnv: []string{"SHARDGATE_TEST_FAILPOINTS=" + shared.failpoints},
 	})
 
 	return err

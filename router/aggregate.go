@@ -2,6 +2,7 @@ package router
 
 import (
 	"context"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
@@ -182,19 +183,47 @@ func (r *Router) Aggregate(ctx context.Context, op *Op) error {
 		}
 		return r.aggregateScatter(ctx, op, &s, p)
 	}
-	if err := r.allOn(p.foreign, s.shards[0]); err != nil {
+	// They are read under one table, too: none of it is dropped meanwhile.
+	others, err := r.enterAll(ctx, p.foreign, op.Deadline)
+	defer func() {
+		for _, e := range others {
+			r.leave(e)
+		}
+	}()
+	if err != nil {
 		return err
 	}
+	if err := allOn(p.foreign, others, s.shards[0]); err != nil {
+		return err
+	}
+	if err := p.streamable(s.entry); err != nil {
+		return err
+	}
+	s.streams = p.first == "$changeStream"
 	if op.view != "" {
 		return r.aggregateStream(ctx, op, &s, &split{shard: p.stages, limit: -1})
 	}
 	return r.passCursor(ctx, op, &s, &patch{})
 }
 
+// enterAll passes the gate for reads of several namespaces; who is admitted is among the
+// entries, whatever the error.
+func (r *Router) enterAll(ctx context.Context, names []string, deadline time.Time) ([]*Entry, error) {
+	entries := make([]*Entry, len(names))
+	for i, ns := range names {
+		e, err := r.enter(ctx, []byte(ns), deadline)
+		if err != nil {
+			return entries, err
+		}
+		entries[i] = e
+	}
+	return entries, nil
+}
+
 // allOn refuses a pipeline that reaches what the shard does not hold whole.
-func (r *Router) allOn(foreign []string, shard string) error {
-	for _, ns := range foreign {
-		e := r.snap.Load().Entries[ns]
+func allOn(foreign []string, entries []*Entry, shard string) error {
+	for i, ns := range foreign {
+		e := entries[i]
 		if ns == "" || (e != nil && (e.Coll.Kind != catalog.KindUnsharded || e.Home() != shard)) {
 			return notYet("a pipeline that reaches a collection on another shard")
 		}

@@ -86,6 +86,9 @@ func (s *Snapshot) shardsUnder(lock string) []string {
 			shards = append(shards, e.Table.Shards()...)
 		}
 	}
+	for _, m := range s.movementsOf(lock, catalog.MovementCopying, catalog.MovementSwitched, catalog.MovementLeaving) {
+		shards = append(shards, m.From, m.To)
+	}
 	if _, coll := catalog.SplitNS(lock); coll != "" {
 		add(s.Entries[lock])
 		return shards

@@ -209,6 +209,9 @@ func (r *Router) prepareInternal(ctx context.Context, shard string) error {
 		{{Key: "createIndexes", Value: claimsColl}, {Key: "indexes", Value: bson.A{bson.D{
 			{Key: "key", Value: bson.D{{Key: "until", Value: int32(1)}}}, {Key: "name", Value: "until_1"}, {Key: "expireAfterSeconds", Value: int32(0)},
 		}}}},
+		{{Key: "createIndexes", Value: movesColl}, {Key: "indexes", Value: bson.A{bson.D{
+			{Key: "key", Value: bson.D{{Key: "until", Value: int32(1)}}}, {Key: "name", Value: "until_1"}, {Key: "expireAfterSeconds", Value: int32(0)},
+		}}}},
 		{{Key: "create", Value: scratchColl}},
 	} {
 		s, err := r.keep(ctx, &own, shard, InternalDB, cmd)

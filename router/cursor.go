@@ -39,6 +39,8 @@ type Cursor struct {
 	atTime uint64 // of a snapshot read, shown in the reply
 	passes bool   // one shard's, whose replies pass through; else this is a merge
 
+	watches *Entry // of a change stream: the collection
+
 	busy     bool      // guarded by the table's mu
 	lastUsed time.Time // guarded by the table's mu
 }

@@ -38,6 +38,13 @@ func (r *Router) FindAndModify(ctx context.Context, op *Op) error {
 	if err != nil {
 		return err
 	}
+	ran, err := r.ranBefore(ctx, op, s.entry, 1)
+	if err != nil {
+		return err
+	}
+	if shard, did := ran[0]; did {
+		a = aim{shards: []string{shard}}
+	}
 	s.shards, op.Trace.Why = a.shards, a.why
 	if a.way != wayDirect {
 		return r.modifyOne(ctx, op, &s, upsert, a.way)

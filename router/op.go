@@ -54,6 +54,7 @@ type Op struct {
 	Drop     wire.Generic // arguments not for shards, beside those always replaced
 	Write    bool         // the command writes: collectionUUID is sent, API arguments are not
 
+	movedAt uint64  // the cluster time since which the collection is on its shard, 0: it has not moved
 	view    string  // namespace of the view for which an aggregate stands
 	stmtIDs []int32 // what the client calls its statements, if it has a list
 	stmtID  int32   // else the number of the first
@@ -156,12 +157,19 @@ func (r *Router) appendMessage(dst []byte, op *Op, p *patch) []byte {
 	if op.Txn.Statement() {
 		drop |= wire.ArgStartTransaction | wire.ArgReadConcern
 	}
+	late := op.readsLate()
+	if late {
+		drop |= wire.ArgReadConcern
+	}
 	if len(p.skip) == 0 {
 		dst = op.Cmd.AppendWithout(dst, drop)
 	} else {
 		dst = appendSkipping(dst, op.Cmd, drop, p.skip)
 	}
 	dst = append(dst, p.extra...)
+	if late {
+		dst = op.appendLateConcern(dst)
+	}
 	dst = r.appendEnvelope(dst, op, p)
 	dst = wire.AppendDocEnd(dst, at)
 	if p.seqs && op.Msg != nil {

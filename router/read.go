@@ -20,6 +20,8 @@ type scope struct {
 	ns     string
 	shards []string
 	exact  bool
+
+	streams bool // what is opened is a change stream
 }
 
 // admit resolves the command's collection and passes the gate; leave ends it, finish where
@@ -43,6 +45,10 @@ func (r *Router) admit(ctx context.Context, op *Op) (scope, error) {
 	if e.Coll.Kind == catalog.KindView {
 		r.leaveAs(e, op.Write)
 		return s, onView(e.Coll.NS)
+	}
+	if err := op.seeMove(e); err != nil {
+		r.leaveAs(e, op.Write)
+		return scope{ns: s.ns}, err
 	}
 	return s, nil
 }
@@ -198,6 +204,9 @@ func (r *Router) keepCursor(op *Op, s *scope, info wire.ShardReply, addr string)
 	c := r.newCursor(op, dbOf(s.ns)+"."+coll)
 	c.parts = []*part{{shard: s.shards[0], addr: addr, id: id, coll: coll}}
 	c.passes = true
+	if s.streams {
+		c.watches = s.entry
+	}
 	r.cursors.add(r.Self().Number, c)
 	binary.LittleEndian.PutUint64(field, uint64(c.ID))
 	return nil

@@ -16,6 +16,7 @@ const recoverAfter = 2 * time.Second
 // recoverFenced finishes or undoes what a dead router left fenced: a collection whose
 // lock nobody holds.
 func (r *Router) recoverFenced(ctx context.Context) {
+	r.tidyMovements(ctx)
 	for ns, e := range r.snap.Load().fenced {
 		if time.Since(e.since) < recoverAfter {
 			continue
@@ -35,9 +36,12 @@ func (r *Router) recoverFenced(ctx context.Context) {
 }
 
 // recoverEntry opens what was left fenced, forgets what was never opened, and drops on
-// what was being dropped. Nothing of it was acknowledged, and DDL can be repeated. The
+// what was being dropped, and undoes or finishes movements. Nothing of it was acknowledged, and DDL can be repeated. The
 // lock is the name's or its database's, and the snapshot was loaded under it.
 func (r *Router) recoverEntry(ctx context.Context, lock catalog.Lock, ns string) error {
+	if err := r.recoverMovements(ctx, lock); err != nil {
+		return err
+	}
 	e := r.snap.Load().Entries[ns]
 	if e == nil || e.Coll.State == catalog.StateOpen {
 		return nil

@@ -29,6 +29,9 @@ type Options struct {
 	LockTimeout    time.Duration // how long DDL waits for a lock
 	RetryTimeout   time.Duration // how long the router repeats what is safe to repeat
 	CursorTimeout  time.Duration // idle cursors are closed after this
+	OrphanDelay    time.Duration // a moved collection's former copy is kept for cursors so long
+
+	Failpoints string // folder of files that stop this router at a step, for tests
 
 	AllowUntestedVersions bool // addShard takes shards that are not MongoDB 6.0
 }
@@ -45,6 +48,7 @@ func (o Options) WithDefaults() Options {
 	def(&o.LockTimeout, 20*time.Second)
 	def(&o.RetryTimeout, 30*time.Second)
 	def(&o.CursorTimeout, 10*time.Minute)
+	def(&o.OrphanDelay, 15*time.Minute)
 	o.Backend = o.Backend.WithDefaults()
 	return o
 }
@@ -62,6 +66,7 @@ type Router struct {
 	lastTime atomic.Uint64 // of freshTime
 	cursors  cursorTable
 	txns     txnTable
+	numbers  numberTable
 	prepared sync.Map     // ids of shards on which InternalDB is ready
 	spills   atomic.Int64 // temporary collections made
 
@@ -82,6 +87,7 @@ type Router struct {
 	wg        sync.WaitGroup
 
 	recovering atomic.Bool   // recoverFenced runs
+	tidied     time.Time     // guarded by recovering: when movements were last looked after
 	stopped    chan struct{} // closed when Run ends
 }
 

@@ -108,6 +108,9 @@ func (r *Router) shardLocked(ctx context.Context, l catalog.Lock, e *Entry, spec
 	if _, err := e.Coll.Options.LookupErr("timeseries"); err == nil {
 		return notYet("sharding a time series collection")
 	}
+	if err := r.clearLeft(ctx, l, e.Coll.NS); err != nil {
+		return err
+	}
 	if err := r.prepareIndex(ctx, e, spec); err != nil {
 		return err
 	}

@@ -22,7 +22,8 @@ type Snapshot struct {
 	Settings  map[string]catalog.Setting
 	Movements map[string]catalog.Movement // by id
 
-	fenced map[string]*Entry // those of the Entries that are not open
+	fenced   map[string]*Entry          // those of the Entries that are not open
+	released map[string]catalog.Version // by movement: in which version it was first seen released
 }
 
 // Entry is a collection's routing table with the number of operations that run by
@@ -112,6 +113,7 @@ func (s *Snapshot) next(d *catalog.Delta) (*Snapshot, []*Entry, error) {
 			n.fenced[ns] = e
 		}
 	}
+	n.released = releasedIn(base.released, n)
 	var retired []*Entry
 	for ns, old := range s.Entries {
 		if n.Entries[ns] != old {
@@ -119,6 +121,23 @@ func (s *Snapshot) next(d *catalog.Delta) (*Snapshot, []*Entry, error) {
 		}
 	}
 	return n, retired, nil
+}
+
+// releasedIn returns when each movement was first seen released, from what is known of the
+// state before.
+func releasedIn(before map[string]catalog.Version, n *Snapshot) map[string]catalog.Version {
+	if len(n.Movements) == 0 {
+		return nil
+	}
+	released := make(map[string]catalog.Version, len(n.Movements))
+	for id, m := range n.Movements {
+		if v, known := before[id]; known {
+			released[id] = v
+		} else if m.State == catalog.MovementLeaving || m.State == catalog.MovementGone {
+			released[id] = n.Version
+		}
+	}
+	return released
 }
 
 // patched copies a map, without the gone keys and with the given values.

@@ -67,7 +67,7 @@ func (r *Router) tick(ctx context.Context) error {
 		if r.down.Swap(false) {
 			r.log.Info().Msg("the catalog is back")
 		}
-		if len(r.snap.Load().fenced) > 0 && r.recovering.CompareAndSwap(false, true) {
+		if s := r.snap.Load(); len(s.fenced)+len(s.Movements) > 0 && r.recovering.CompareAndSwap(false, true) {
 			r.wg.Go(func() {
 				defer r.recovering.Store(false)
 				r.recoverFenced(ctx)
@@ -133,6 +133,9 @@ func (r *Router) Refresh(ctx context.Context) error {
 		return fmt.Errorf("catalog version %d: %w", d.Version, err)
 	}
 	r.openShards(ctx, next)
+	for i := range d.Movements {
+		r.Clock.Advance(uint64(d.Movements[i].At)) // what is read there is not older (PROTOCOL.md F17)
+	}
 	r.snap.Store(next)
 	for _, e := range retired {
 		e.until = old.Version

@@ -25,6 +25,7 @@ type txn struct {
 	readConcern []byte // element of the first statement
 	api         string // apiArguments of the first statement
 	aborted     bool   // a statement failed
+	began       uint64 // cluster time: its snapshots are not older
 	lastUsed    time.Time
 }
 
@@ -60,7 +61,7 @@ func (r *Router) BeginStatement(op *Op) error {
 	case op.Txn.Start && x != nil && x.number == op.Txn.Number:
 		return mongoerr.Newf(mongoerr.ConflictingOperationInProgress, "txnNumber %d for session was already started", op.Txn.Number)
 	case op.Txn.Start:
-		x = &txn{number: op.Txn.Number, api: apiArguments(op)}
+		x = &txn{number: op.Txn.Number, api: apiArguments(op), began: r.Clock.Now()}
 		if rc, ok := op.Cmd.Arg(wire.ArgReadConcern); ok {
 			x.readConcern = append([]byte(nil), rc.Raw...)
 		}
@@ -109,6 +110,9 @@ func (r *Router) join(op *Op, shards []string, p *patch) error {
 	if x == nil || x.number != op.Txn.Number {
 		return mongoerr.New(mongoerr.NoSuchTransaction, "the transaction is gone").WithLabel(mongoerr.LabelTransientTransaction)
 	}
+	if op.movedAt > x.began {
+		return errMovedMeanwhile()
+	}
 	if len(shards) != 1 || (x.shard != "" && x.shard != shards[0]) {
 		return notYet("a transaction on more than one shard")
 	}
@@ -135,7 +139,9 @@ func (r *Router) joinAll(op *Op, stmts []statement) error {
 	}
 	r.txns.mu.Lock()
 	defer r.txns.mu.Unlock()
-	if x := r.txns.open[op.Session.ID]; len(shards) > 1 || x != nil && x.shard != "" && len(shards) == 1 && x.shard != shards[0] {
+	if x := r.txns.open[op.Session.ID]; x != nil && op.movedAt > x.began {
+		return errMovedMeanwhile()
+	} else if len(shards) > 1 || x != nil && x.shard != "" && len(shards) == 1 && x.shard != shards[0] {
 		return notYet("a transaction on more than one shard")
 	}
 	return nil

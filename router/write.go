@@ -76,13 +76,18 @@ func (r *Router) writeOnce(ctx context.Context, op *Op, kind writeKind, docs []b
 		}
 	}
 	defer func() { r.finish(ctx, op, s.entry) }()
-	if !s.entry.Sharded() && passable(op, kind, docs) {
+	ran, err := r.ranBefore(ctx, op, s.entry, n)
+	if err != nil {
+		return err
+	}
+	if len(ran) == 0 && !s.entry.Sharded() && passable(op, kind, docs) {
 		return r.passWrite(ctx, op, &s)
 	}
 	stmts, err := r.targetStatements(op, kind, &s, docs, n)
 	if err != nil {
 		return err
 	}
+	sendBack(stmts, ran)
 	if shard, ok := oneShard(stmts); ok {
 		s.shards = shard
 		if passable(op, kind, docs) {

@@ -103,7 +103,8 @@ func (a *App) join(ctx context.Context, cred backend.Credential, tlsConfig *tls.
 			IdleTimeout: c.Shards.IdleTimeout, SelectTimeout: c.Shards.SelectTimeout, Log: a.log,
 		},
 		HoldLimit: c.DDL.HoldLimit, BarrierTimeout: c.DDL.BarrierTimeout, LockTimeout: c.DDL.LockTimeout,
-		CursorTimeout: c.Cursors.Timeout, AllowUntestedVersions: c.Shards.AllowUntestedVersions,
+		CursorTimeout: c.Cursors.Timeout, OrphanDelay: c.Moves.OrphanCleanupDelay, AllowUntestedVersions: c.Shards.AllowUntestedVersions,
+		Failpoints: os.Getenv("SHARDGATE_TEST_FAILPOINTS"),
 	})
 	if err != nil {
 		a.store.Close()

@@ -34,6 +34,7 @@ type Config struct {
 	Shards  ShardsConfig  `mapstructure:"shards"`
 	DDL     DDLConfig     `mapstructure:"ddl"`
 	Cursors CursorsConfig `mapstructure:"cursors"`
+	Moves   MovesConfig   `mapstructure:"moves"`
 }
 
 // LogConfig says what is logged and how.
@@ -78,6 +79,13 @@ type CursorsConfig struct {
 	Timeout time.Duration `mapstructure:"timeout"`
 }
 
+// MovesConfig is about data that moves between shards.
+type MovesConfig struct {
+	// OrphanCleanupDelay is how long a shard keeps what has moved away from it for cursors
+	// that still read it; without any it goes at once.
+	OrphanCleanupDelay time.Duration `mapstructure:"orphanCleanupDelay"`
+}
+
 // defaults are all keys with their defaults: what is not here is no key.
 func defaults(v *viper.Viper) {
 	for key, value := range map[string]any{ // map[string]any: viper takes values of any type
@@ -90,7 +98,7 @@ func defaults(v *viper.Viper) {
 		"shards.maxConns": 200, "shards.maxConnecting": 4, "shards.idleTimeout": 5 * time.Minute,
 		"shards.selectTimeout": 20 * time.Second, "shards.allowUntestedVersions": false,
 		"ddl.barrierTimeout": 5 * time.Second, "ddl.lockTimeout": 20 * time.Second, "ddl.holdLimit": 30 * time.Second,
-		"cursors.timeout": 10 * time.Minute,
+		"cursors.timeout": 10 * time.Minute, "moves.orphanCleanupDelay": 15 * time.Minute,
 	} {
 		v.SetDefault(key, value)
 	}
@@ -228,6 +236,7 @@ func (c *Config) checkNumbers() error {
 		{"ddl.lockTimeout", c.DDL.LockTimeout <= 0},
 		{"ddl.holdLimit", c.DDL.HoldLimit <= 0},
 		{"cursors.timeout", c.Cursors.Timeout <= 0},
+		{"moves.orphanCleanupDelay", c.Moves.OrphanCleanupDelay <= 0},
 	} {
 		if n.bad {
 			return fmt.Errorf("%s: impossible value", n.key)

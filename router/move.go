@@ -1,0 +1,226 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/shardgate/shardgate/catalog"
+	"github.com/shardgate/shardgate/router/movement"
+	"github.com/shardgate/shardgate/wire/mongoerr"
+)
+
+// MoveCollection moves an unsharded collection to another shard while it is in use
+// (docs/movement.md). Where it is already, it is pinned there.
+func (r *Router) MoveCollection(ctx context.Context, ns, to string) error {
+	return r.withLock(ctx, ns, "moveCollection", func(l catalog.Lock) error {
+		s := r.snap.Load()
+		e := s.Entries[ns]
+		if err := movable(s, e, ns, to); err != nil {
+			return err
+		}
+		if e.Home() == to {
+			if e.Coll.Pinned {
+				return nil
+			}
+			row := *e.Coll
+			row.Pinned = true
+			return r.apply(ctx, catalog.Change{Locks: []catalog.Lock{l}, Rows: []catalog.Collection{row}})
+		}
+		if err := unsuited(e); err != nil {
+			return err
+		}
+		if err := r.clearLeft(ctx, l, ns); err != nil {
+			return err
+		}
+		m := &mover{r: r, lock: l, row: catalog.Movement{
+			ID: uuid.New(), NS: ns, Collection: e.Coll.UUID, From: e.Home(), To: to, State: catalog.MovementCopying, Since: time.Now(),
+		}}
+		m.facts = movement.Facts{State: m.row.State, Mine: true}
+		return m.begin(ctx)
+	})
+}
+
+// movable checks what the command asks for (MONGOS.md §7.2).
+func movable(s *Snapshot, e *Entry, ns, to string) error {
+	switch {
+	case e == nil:
+		return mongoerr.Newf(mongoerr.NamespaceNotFound, "Namespace %s does not exist", ns)
+	case e.Coll.Kind == catalog.KindView:
+		return onView(ns)
+	case e.Sharded():
+		return mongoerr.Newf(mongoerr.NamespaceNotFound, "MoveCollection can only be called on an unsharded collection: %s is sharded", ns)
+	}
+	if _, known := s.Shards[to]; !known {
+		return mongoerr.Newf(mongoerr.ShardNotFound, "Shard %s not found", to)
+	}
+	if len(s.Shards) == 1 {
+		return mongoerr.New(mongoerr.IllegalOperation, "MoveCollection cannot be called on a single-shard cluster.")
+	}
+	return nil
+}
+
+// unsuited refuses collections whose documents cannot be moved as others are: a mover
+// writes in transactions, which capped collections do not take (PROTOCOL.md F22).
+func unsuited(e *Entry) error {
+	if capped, _ := e.Coll.Options.Lookup("capped").BooleanOK(); capped {
+		return notYet("moving a capped collection")
+	}
+	if _, err := e.Coll.Options.LookupErr("timeseries"); err == nil {
+		return notYet("moving a time series collection")
+	}
+	return nil
+}
+
+// mover carries out one movement, under its lock.
+type mover struct {
+	r     *Router
+	lock  catalog.Lock
+	row   catalog.Movement
+	facts movement.Facts
+	copy  *copier // of the router that began it
+
+	began   time.Time // of holding writes back
+	refused int       // how often the switch was put off
+	cause   error     // why it failed
+}
+
+// begin puts the movement's row and carries it out to the switch; what comes after may be
+// left to others. A client that goes away does not end it, its time limit does.
+func (m *mover) begin(ctx context.Context) error {
+	run, cancel := m.r.untilStopped(ctx)
+	defer cancel()
+	if d, ok := ctx.Deadline(); ok {
+		run, cancel = context.WithDeadline(run, d)
+		defer cancel()
+	}
+	m.copy = newCopier(m)
+	v, err := m.r.applyVersion(run, catalog.Change{
+		Locks: m.locks(), Movements: []catalog.Movement{m.row}, Log: []catalog.LogEntry{m.log("moveCollection.start")},
+	})
+	if err == nil {
+		// A router that does not answer now would hold up the switch.
+		err = m.r.await(run, v, m.row.NS, m.r.opts.BarrierTimeout, true)
+	}
+	if err != nil && v != 0 {
+		m.fail(err)
+	} else if err != nil {
+		return err
+	}
+	m.carryOn(run)
+	m.r.log.Info().Str("ns", m.row.NS).Str("from", m.row.From).Str("to", m.row.To).Str("state", string(m.row.State)).
+		Int64("documents", m.copy.copied).Int64("changes", m.copy.changed).Err(m.cause).Msg("moveCollection")
+	return m.cause
+}
+
+// carryOn does one action after another until writes flow again, or nothing more can be
+// done now. Who finds the movement later goes on.
+func (m *mover) carryOn(ctx context.Context) {
+	for tries := 0; ; {
+		a := movement.Next(m.facts)
+		m.r.failpoint(ctx, "move-"+a.String())
+		over, err := m.do(ctx, a)
+		if over {
+			return
+		}
+		if err == nil {
+			tries = 0
+			continue
+		}
+		m.r.log.Warn().Err(err).Str("ns", m.row.NS).Stringer("action", a).Msg("a movement's step")
+		if a < movement.Record && m.facts.State == catalog.MovementCopying {
+			m.fail(err)
+			ctx = context.WithoutCancel(ctx) // it is undone all the same
+			continue
+		}
+		if a == movement.Record {
+			// Whether it is on record is not known. To look is to undo, or to find that it is.
+			m.fail(err)
+			continue
+		}
+		if tries++; lostLock(err) || tries > moveTries || m.r.isStopped() || !sleep(context.WithoutCancel(ctx), moveRetry) {
+			if m.cause == nil {
+				m.cause = err
+			}
+			return
+		}
+	}
+}
+
+// moveTries and moveRetry bound how long a router tries to finish or undo a movement
+// before it leaves it to whoever finds it next.
+const (
+	moveTries = 40
+	moveRetry = 250 * time.Millisecond
+)
+
+// lostLock reports whether the movement is another router's by now.
+func lostLock(err error) bool {
+	return errors.Is(err, catalog.ErrLockLost) || errors.Is(err, catalog.ErrEvicted)
+}
+
+func (m *mover) fail(err error) {
+	m.facts.Failed = true
+	if m.cause == nil {
+		m.cause = expired(err)
+	}
+}
+
+// do carries out one action; over says that the movement is done with for now.
+func (m *mover) do(ctx context.Context, a movement.Action) (over bool, err error) {
+	switch a {
+	case movement.Shape:
+		err = m.copy.shape(ctx)
+		m.facts.Shaped = err == nil
+	case movement.Copy:
+		err = m.copy.all(ctx)
+		m.facts.Copied = err == nil
+	case movement.Hold, movement.Drain, movement.CatchUp:
+		err = m.quiesce(ctx, a)
+	case movement.Record:
+		err = m.record(ctx)
+	case movement.Switch:
+		err = m.switchOver(context.WithoutCancel(ctx))
+	case movement.Await:
+		err = m.awaitSwitch(context.WithoutCancel(ctx))
+	case movement.Release:
+		if err = m.release(context.WithoutCancel(ctx)); err == nil && m.copy != nil {
+			m.copy.close(ctx)
+		}
+		return err == nil, err
+	case movement.Undo:
+		return m.undo(context.WithoutCancel(ctx))
+	case movement.Clean:
+		return true, m.clean(ctx)
+	case movement.Forget:
+		return true, m.r.apply(ctx, catalog.Change{Locks: m.locks(), DropMovements: []uuid.UUID{m.row.ID}})
+	case movement.Keep, movement.Recall:
+		return true, nil
+	}
+	return false, err
+}
+
+func (m *mover) locks() []catalog.Lock { return []catalog.Lock{m.lock} }
+
+// entry is the collection as the catalog has it now; nil if it is gone, or another.
+func (m *mover) entry() *Entry {
+	e := m.r.snap.Load().Entries[m.row.NS]
+	if e == nil || e.Coll.UUID != m.row.Collection {
+		return nil
+	}
+	return e
+}
+
+// movementsOf lists the movements of what a lock covers, by state.
+func (s *Snapshot) movementsOf(lock string, states ...catalog.MovementState) []catalog.Movement {
+	var list []catalog.Movement
+	for _, m := range s.Movements {
+		if catalog.LocksConflict(lock, m.NS) && slices.Contains(states, m.State) {
+			list = append(list, m)
+		}
+	}
+	return list
+}

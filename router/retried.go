@@ -1,0 +1,154 @@
+package router
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/shardgate/shardgate/backend"
+	"github.com/shardgate/shardgate/catalog"
+	"github.com/shardgate/shardgate/wire"
+)
+
+// numberTable remembers of sessions that write to lately moved collections the last
+// transaction number and the catalog's version by which it came. A client begins a number
+// only when it has done with the one before, so that the next one is not a repetition of
+// anything of before that version.
+type numberTable struct {
+	mu   sync.Mutex
+	last map[sessionKey]lastNumber // guarded by mu
+}
+
+type sessionKey struct {
+	id  UUID
+	uid [32]byte
+}
+
+type lastNumber struct {
+	number int64
+	seen   catalog.Version // the catalog's when the number first came
+}
+
+// maxNumbers bounds the table: when it is full it begins anew.
+const maxNumbers = 100_000
+
+// isNew reports whether a number certainly came first after a version, and notes it; now is
+// the catalog's version.
+func (t *numberTable) isNew(s *Session, number int64, since, now catalog.Version) bool {
+	key := sessionKey{s.ID, s.UID}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	last, known := t.last[key]
+	if t.last == nil || len(t.last) >= maxNumbers {
+		t.last = map[sessionKey]lastNumber{}
+	}
+	if !known || number > last.number {
+		t.last[key] = lastNumber{number, now}
+	}
+	return known && number > last.number && last.seen >= since
+}
+
+// formerOwners lists the shards on which writes of the collection may have run that a
+// client still repeats, without the one that has it whole: that one knows them itself.
+// since is the version of the catalog in which this router saw the last of their movements
+// released.
+func (s *Snapshot) formerOwners(e *Entry) (shards []string, since catalog.Version) {
+	for id, m := range s.Movements {
+		if m.NS != e.Coll.NS || m.Collection != e.Coll.UUID || m.State == catalog.MovementCopying || time.Since(m.Since) > retriesUntil {
+			continue
+		}
+		v, is := s.released[id]
+		if !is {
+			v = catalog.Stopped // not yet: nothing is known to be newer
+		}
+		since = max(since, v)
+		if own := e.Table.Shards(); !slices.Contains(shards, m.From) && (len(own) != 1 || own[0] != m.From) {
+			shards = append(shards, m.From)
+		}
+	}
+	return shards, since
+}
+
+// ranBefore asks former owners of the collection which of a retryable write's statements
+// ran there before it moved. They were drained then, so the answer stays true. The probe, a
+// delete of what cannot be there, finds every kind of write and does nothing (PROTOCOL.md
+// F13).
+func (r *Router) ranBefore(ctx context.Context, op *Op, e *Entry, n int) (ran map[int]string, err error) {
+	if !op.Txn.Present || op.Txn.InTxn || e == nil {
+		return nil, nil
+	}
+	owners, since := r.snap.Load().formerOwners(e)
+	if len(owners) == 0 || r.numbers.isNew(&op.Session, op.Txn.Number, since, r.snap.Load().Version) {
+		return nil, nil
+	}
+	for _, shard := range owners {
+		ids, err := r.probe(ctx, op, shard, n)
+		if err != nil {
+			return nil, err
+		}
+		for _, id := range ids {
+			for i := range n {
+				if clientStmtID(op, i) == id {
+					if ran == nil {
+						ran = map[int]string{}
+					}
+					ran[i] = shard
+				}
+			}
+		}
+	}
+	return ran, nil
+}
+
+// probe returns which statements of the command a shard knows to have run.
+func (r *Router) probe(ctx context.Context, op *Op, shard string, n int) (ids []int32, err error) {
+	if err := r.prepareInternal(ctx, shard); err != nil {
+		return nil, err
+	}
+	b := bsoncore.AppendStringElement(nil, "delete", claimsColl)
+	list := bsoncore.NewArrayBuilder()
+	never := bsoncore.BuildDocument(nil, bsoncore.AppendStringElement(nil, "_id", "never"))
+	one := bsoncore.BuildDocument(nil, bsoncore.AppendInt32Element(bsoncore.AppendDocumentElement(nil, "q", never), "limit", 1))
+	for range n {
+		list.AppendDocument(one)
+	}
+	b = bsoncore.AppendArrayElement(b, "deletes", list.Build())
+	b = bsoncore.AppendBooleanElement(b, "ordered", false)
+	b = bsoncore.AppendInt64Element(b, "txnNumber", op.Txn.Number)
+	index := make([]int, n)
+	for i := range index {
+		index[i] = i
+	}
+	b = append(b, stmtIDs(op, index)...)
+	ask := *op
+	ask.lost = nil // it writes nothing
+	b = r.appendEnvelope(b, &ask, &patch{})
+	s, err := r.exchange(ctx, &ask, shard, &backend.Request{Msg: backend.AppendCommand(nil, InternalDB, b)})
+	defer r.release(op, &s)
+	if err == nil && !s.info.OK {
+		err = shardError(op, s.body)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if retried, ok := s.body.Lookup("retriedStmtIds"); ok {
+		it := wire.Doc(retried.Value).Iter()
+		var e wire.Elem
+		for it.Next(&e) {
+			id, _ := e.Int64()
+			ids = append(ids, int32(id))
+		}
+	}
+	return ids, nil
+}
+
+// sendBack has the statements that ran on a former owner sent there again: it knows them
+// and answers with what they did.
+func sendBack(stmts []statement, ran map[int]string) {
+	for i, shard := range ran {
+		stmts[i].aim, stmts[i].err = aim{shards: []string{shard}}, nil
+	}
+}
