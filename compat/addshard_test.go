@@ -47,7 +47,7 @@ func plainMongod(t *testing.T, args ...string) (addr string) {
 	_, err = group.Start(t.Context(), proc.Spec{
 		Name: "extra mongod", Path: program, Log: filepath.Join(dir, "log"),
 		Args: append([]string{
-			"--port", strconv.Itoa(port), "--dbpath", dir, "--bind_ip", "127.0.0.1", "--nounixsocket", "--wiredTigerCacheSizeGB", "0.25",
+			"--port", strconv.Itoa(port), "--dbpath", dir, "--bind_ip", "127.0.0.1", "--nounixsocket", "--wiredTigerCacheSizeGB", "1",
 		}, args...),
 	})
 	require.NoError(t, err)

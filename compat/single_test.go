@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -507,4 +508,53 @@ func TestShardKeyChangeByCollation(t *testing.T) {
 	})
 	require.Equal(t, int32(238), reply.Lookup("writeErrors", "0", "code").Int32(), "%s", reply)
 	require.Equal(t, int64(2), count(t, router(t, 0).Database(db).Collection("c"), bson.D{{"k", k}}))
+}
+
+// TestGreatestDocumentsWithoutTheirKey: what a claim or a record must remember may be as long
+// as a document.
+func TestGreatestDocumentsWithoutTheirKey(t *testing.T) {
+	const size = 16 << 20
+
+	db := newDB(t)
+	shardCollection(t, 0, db+".c", bson.D{{"k", "hashed"}})
+	keys := keysOn(t, db+".c", 2)["shard_2"]
+	coll := router(t, 0).Database(db).Collection("c")
+	conns := []*rawConn{dialRaw(t, 0), dialRaw(t, 1)}
+	lsid := session()
+
+	room := len(raw(t, bson.D{{"_id", bson.NewObjectID()}, {"x", 1}, {"k", keys[0]}, {"s", ""}}))
+	text := strings.Repeat("a", size-room)
+
+	for i, c := range conns {
+		reply := ok(t, c.run(bson.D{
+			{"findAndModify", "c"},
+			{"query", bson.D{{"x", 1}}},
+			{"update", bson.D{{"$set", bson.D{{"k", keys[0]}, {"s", text}}}}},
+			{"upsert", true},
+			{"new", true},
+			{"lsid", lsid},
+			{"txnNumber", int64(1)},
+			{"$db", db},
+		}))
+		require.Len(t, reply.Lookup("value").Document(), size, "%d", i)
+		require.Equal(t, int64(1), count(t, coll, bson.D{}))
+	}
+
+	// Its key changes; the reply is the document as it was.
+	for range 2 {
+		for i, c := range conns {
+			reply := ok(t, c.run(bson.D{
+				{"findAndModify", "c"},
+				{"query", bson.D{{"x", 1}}},
+				{"update", bson.D{{"$set", bson.D{{"k", keys[1]}}}}},
+				{"lsid", lsid},
+				{"txnNumber", int64(2)},
+				{"$db", db},
+			}))
+			require.Len(t, reply.Lookup("value").Document(), size, "%d", i)
+			require.Equal(t, keys[0], reply.Lookup("value", "k").Int32())
+		}
+	}
+
+	require.Equal(t, int64(1), count(t, coll, bson.D{{"k", keys[1]}, {"x", 1}}))
 }

@@ -65,6 +65,10 @@ func (r *Router) claim(ctx context.Context, op *Op, w *single, c choice) (choice
 	if err := r.prepareInternal(ctx, shard); err != nil {
 		return c, err
 	}
+	chosen := c
+	if err := r.setAside(ctx, op, shard, &c); err != nil {
+		return c, err
+	}
 	id := claimID(op, w)
 	note := struct {
 		ID     bson.D    `bson:"_id"`
@@ -99,6 +103,10 @@ func (r *Router) claim(ctx context.Context, op *Op, w *single, c choice) (choice
 		if mongoerr.CodeOf(err) == mongoerr.DuplicateKey {
 			continue // another router was first
 		}
+		if held := reply.Value.Choice; err != nil || held.Aside == c.Aside && held.Aside.N > 0 {
+			return chosen, err
+		}
+		err = r.putBack(ctx, op, shard, &reply.Value.Choice)
 		return reply.Value.Choice, err
 	}
 }

@@ -17,7 +17,8 @@ import (
 type record struct {
 	ID    bson.D    `bson:"_id"`
 	Until time.Time `bson:"until"`
-	Reply bson.Raw  `bson:"reply,omitempty"` // absent: the attempt was given up
+	Reply bson.Raw  `bson:"reply,omitempty"` // absent, and nothing aside: the attempt was given up
+	Aside bulky     `bson:"aside"`           // the reply, where it is too long
 }
 
 // rekeyed is what became of a transaction.
@@ -175,10 +176,23 @@ func (r *Router) staysOn(ctx context.Context, try *Op, w *single, c choice, db s
 // recorded looks for the record of an attempt; reply is nil if it was given up.
 func (r *Router) recorded(ctx context.Context, op *Op, shard string, id bson.D) (reply wire.Doc, found bool, err error) {
 	doc, err := r.noted(ctx, op, shard, id)
-	if v, ok := doc.Lookup("reply"); ok && err == nil {
-		reply, err = r.confirmed(ctx, op, shard, wire.Doc(v.Value))
+	if doc == nil || err != nil {
+		return nil, false, err
 	}
-	return reply, doc != nil, err
+	var rec record
+	if err := bson.Unmarshal(bson.Raw(doc), &rec); err != nil {
+		return nil, true, err
+	}
+	reply = wire.Doc(rec.Reply)
+	if rec.Aside.N > 0 {
+		if reply, err = r.parts(ctx, op, shard, rec.Aside); err != nil {
+			return nil, true, err
+		}
+	}
+	if reply != nil {
+		reply, err = r.confirmed(ctx, op, shard, reply)
+	}
+	return reply, true, err
 }
 
 // confirmed adds to a recorded reply whether its shard can by now confirm what it has
@@ -202,9 +216,7 @@ func (r *Router) confirmed(ctx context.Context, op *Op, shard string, reply wire
 
 // giveUp records that an attempt found nothing, so that it cannot run later.
 func (r *Router) giveUp(ctx context.Context, op *Op, shard string, rec record) (rekeyed, error) {
-	s, err := r.keep(ctx, op, shard, InternalDB, bson.D{
-		{Key: "insert", Value: claimsColl}, {Key: "documents", Value: bson.A{rec}}, {Key: "writeConcern", Value: majorityWrites},
-	})
+	s, err := r.keep(ctx, op, shard, InternalDB, insertClaim(rec, majorityWrites))
 	defer r.release(op, &s)
 	if err == nil {
 		err = firstWriteError(s.info.WriteErrors)
@@ -220,11 +232,25 @@ func (r *Router) giveUp(ctx context.Context, op *Op, shard string, rec record) (
 
 // writeRecord is the record's part of the transaction.
 func (r *Router) writeRecord(ctx context.Context, try *Op, shard string, rec record) error {
-	raw, err := bson.Marshal(bson.D{{Key: "insert", Value: claimsColl}, {Key: "documents", Value: bson.A{rec}}})
-	if err != nil {
-		return err
+	docs := []any{}
+	if len(rec.Reply) > inlineLimit {
+		var parts []bson.D
+		rec.Aside, parts = inParts(rec.Reply)
+		rec.Reply = nil
+		for _, p := range parts {
+			docs = append(docs, p)
+		}
 	}
-	s, err := r.inTrial(ctx, try, shard, InternalDB, raw[4:len(raw)-1])
-	r.release(try, &s)
-	return err
+	for _, d := range append(docs, rec) {
+		raw, err := bson.Marshal(insertClaim(d, nil))
+		if err != nil {
+			return err
+		}
+		s, err := r.inTrial(ctx, try, shard, InternalDB, raw[4:len(raw)-1])
+		r.release(try, &s)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -59,6 +59,7 @@ type choice struct {
 	Filter  bson.Raw `bson:"filter,omitempty"`
 	Insert  bson.Raw `bson:"insert,omitempty"`
 	Value   bson.Raw `bson:"value,omitempty"` // of the reply to a findAndModify that inserts
+	Aside   bulky    `bson:"aside"`           // Insert and Value, where they are too long for a claim
 }
 
 // errSingleInTxn refuses what would need transactions over several shards.
