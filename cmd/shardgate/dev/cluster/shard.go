@@ -104,7 +104,7 @@ func (s *Shard) mongodSpec(n *Node, port int) (proc.Spec, error) {
 
 	args := []string{
 		"--replSet", s.Name(), "--port", strconv.Itoa(port), "--dbpath", data, "--bind_ip", "127.0.0.1",
-		"--keyFile", s.c.folder.in("keyfile"), "--wiredTigerCacheSizeGB", "0.25", "--nounixsocket",
+		"--keyFile", s.c.folder.in("keyfile"), "--wiredTigerCacheSizeGB", "1", "--nounixsocket",
 	}
 	for _, parameter := range []string{
 		"enableTestCommands=1", // two-phase commit of transactions
