@@ -83,9 +83,10 @@ type mover struct {
 	facts movement.Facts
 	copy  *copier // of the router that began it
 
-	began   time.Time // of holding writes back
-	refused int       // how often the switch was put off
-	cause   error     // why it failed
+	began   time.Time     // of holding writes back
+	held    time.Duration // how long they were held for the switch
+	refused int           // how often the switch was put off
+	cause   error         // why it failed
 }
 
 // begin puts the movement's row and carries it out to the switch; what comes after may be
@@ -112,7 +113,7 @@ func (m *mover) begin(ctx context.Context) error {
 	}
 	m.carryOn(run)
 	m.r.log.Info().Str("ns", m.row.NS).Str("from", m.row.From).Str("to", m.row.To).Str("state", string(m.row.State)).
-		Int64("documents", m.copy.copied).Int64("changes", m.copy.changed).Err(m.cause).Msg("moveCollection")
+		Int64("documents", m.copy.copied).Int64("changes", m.copy.changed).Dur("held", m.held).Err(m.cause).Msg("moveCollection")
 	return m.cause
 }
 

@@ -2,7 +2,6 @@ package router
 
 import (
 	"regexp"
-	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
@@ -120,8 +119,5 @@ func (r *Router) hasMovedAway(c *Cursor) bool {
 	e := r.snap.Load().Entries[c.watches.Coll.NS]
 	return e != nil && e.Coll.UUID == c.watches.Coll.UUID && !e.Sharded() && e.movedAt() != c.watches.movedAt()
 }
-
-// splitPath makes the parts of a dotted path.
-func splitPath(path string) []string { return strings.Split(path, ".") }
 
 func quoteRegex(s string) string { return regexp.QuoteMeta(s) }

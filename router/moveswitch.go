@@ -171,6 +171,9 @@ func (m *mover) release(ctx context.Context) error {
 	err := m.r.apply(ctx, c)
 	if err == nil {
 		m.row, m.facts.State = next, next.State
+		if !m.began.IsZero() {
+			m.held = time.Since(m.began)
+		}
 	}
 	return err
 }

@@ -2,6 +2,9 @@ package router
 
 import (
 	"context"
+	"errors"
+	"slices"
+	"strings"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -12,42 +15,59 @@ import (
 
 // sync makes documents of the recipient what the donor has of them now: one read of the
 // donor, one transaction on the recipient, in which all of them go and those that exist
-// come again. A document that is in the way by a unique index is older than what was read,
-// and is brought up to date with them.
+// come again. What is in the way of them there by a unique index is of another time: it
+// goes, too, and is brought up to date in its turn. All is read at one time, at which no
+// document is in another's way, so each has its turn once.
 func (c *copier) sync(ctx context.Context, ids []bson.RawValue) error {
-	for range copyRounds {
-		docs, whole, err := c.current(ctx, ids)
+	for len(ids) > 0 {
+		part := ids[:min(syncBatch, len(ids))]
+		docs, whole, err := c.current(ctx, part)
+		for err == nil && !whole {
+			part = part[:(len(part)+1)/2]
+			docs, whole, err = c.current(ctx, part)
+		}
 		if err != nil {
 			return err
 		}
-		if !whole {
-			half := len(ids) / 2
-			if err := c.sync(ctx, ids[:half:half]); err != nil {
-				return err
-			}
-			return c.sync(ctx, ids[half:])
+		moved, err := c.replace(ctx, part, docs)
+		if err != nil {
+			return err
 		}
-		var inTheWay bson.Raw
-		err = c.inTxn(ctx, func(run txnRun) error {
-			if err := c.remove(run, ids); err != nil || len(docs) == 0 {
+		ids = append(ids[len(part):len(ids):len(ids)], moved...)
+	}
+	return nil
+}
+
+// replace puts documents in the place of those with the given ids, and returns the ids of
+// others that had to make room.
+func (c *copier) replace(ctx context.Context, ids []bson.RawValue, docs []bson.Raw) (moved []bson.RawValue, err error) {
+	for range copyRounds {
+		var inTheWay *insertError
+		err := c.inTxn(ctx, func(run txnRun) error {
+			if err := c.remove(run, append(ids[:len(ids):len(ids)], moved...)); err != nil || len(docs) == 0 {
 				return err
 			}
 			err := c.insert(run, docs)
-			if w := (*insertError)(nil); mongoerr.CodeOf(err) == mongoerr.DuplicateKey && asInsertError(err, &w) {
-				inTheWay, err = w.blocker(docs), w.cause
+			if mongoerr.CodeOf(err) == mongoerr.DuplicateKey {
+				errors.As(err, &inTheWay)
 			}
 			return err
 		})
-		if mongoerr.CodeOf(err) != mongoerr.DuplicateKey || inTheWay == nil {
-			return err
+		if inTheWay == nil || mongoerr.CodeOf(err) != mongoerr.DuplicateKey {
+			return moved, err
 		}
-		more, err := c.matching(ctx, inTheWay)
+		more, err := c.blockers(ctx, inTheWay, docs)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		ids = append(ids[:len(ids):len(ids)], more...)
+		for _, id := range more {
+			same := func(v bson.RawValue) bool { return v.Equal(id) }
+			if !slices.ContainsFunc(ids, same) && !slices.ContainsFunc(moved, same) {
+				moved = append(moved, id)
+			}
+		}
 	}
-	return mongoerr.Newf(mongoerr.DuplicateKey, "documents of %s are in each other's way on the recipient", c.m.row.NS)
+	return nil, mongoerr.Newf(mongoerr.DuplicateKey, "documents of %s are in each other's way on the recipient", c.m.row.NS)
 }
 
 // current reads documents of the donor; whole is false if they are too many bytes for one
@@ -96,20 +116,28 @@ func (c *copier) current(ctx context.Context, ids []bson.RawValue) (docs []bson.
 	return nil, false, err
 }
 
-// matching lists the ids of the recipient's documents that a filter finds.
-func (c *copier) matching(ctx context.Context, find bson.Raw) (ids []bson.RawValue, err error) {
-	db, coll := c.names()
-	var cmd bson.D
-	if err := bson.Unmarshal(find, &cmd); err != nil {
-		return nil, err
+// blockers lists the ids of the recipient's documents that have what documents must have
+// alone, by the index of which the shard says that it refused one of them.
+func (c *copier) blockers(ctx context.Context, refused *insertError, docs []bson.Raw) (ids []bson.RawValue, err error) {
+	filters, collation := refused.filters(docs)
+	if len(filters) == 0 {
+		return nil, refused
 	}
-	cmd = append(bson.D{{Key: "find", Value: coll}, {Key: "projection", Value: bson.D{{Key: "_id", Value: int32(1)}}}}, cmd...)
+	db, coll := c.names()
+	cmd := bson.D{
+		{Key: "find", Value: coll},
+		{Key: "filter", Value: bson.D{{Key: "$or", Value: filters}}},
+		{Key: "projection", Value: bson.D{{Key: "_id", Value: int32(1)}}},
+	}
+	if collation != nil {
+		cmd = append(cmd, bson.E{Key: "collation", Value: collation})
+	}
 	err = c.m.r.drain(ctx, c.m.row.To, db, cmd, func(doc bson.Raw) error {
 		ids = append(ids, append(bson.Raw(nil), doc...).Lookup("_id"))
 		return nil
 	})
 	if err == nil && len(ids) == 0 {
-		err = mongoerr.Newf(mongoerr.DuplicateKey, "what is in the way of a document of %s cannot be found", c.m.row.NS)
+		err = refused
 	}
 	return ids, err
 }
@@ -226,35 +254,33 @@ func written(body wire.Doc, err error) error {
 	return nil
 }
 
-func asInsertError(err error, w **insertError) bool {
-	e, ok := err.(*insertError) //nolint:errorlint // it is what insert has just returned
-	*w = e
-	return ok
-}
-
-// blocker is the part of a find that finds what is in the way of a document: by the key
-// that the shard names, or, where that one is of a collation, by the document's values.
-func (e *insertError) blocker(docs []bson.Raw) bson.Raw {
+// filters find what may be in the way of documents: the values that they have of the
+// index's fields, and the key that the shard names. That one is no value where the index has
+// a collation.
+func (e *insertError) filters(docs []bson.Raw) (list bson.A, collation bson.Raw) {
 	key, ok := e.detail.Lookup("keyValue").DocumentOK()
 	if !ok {
-		return nil
+		return nil, nil
 	}
-	find := bson.D{{Key: "filter", Value: key}}
-	if collation, ok := e.detail.Lookup("collation").DocumentOK(); ok {
-		i, _ := e.detail.Lookup("index").AsInt64OK()
-		fields, err := key.Elements()
-		if err != nil || i < 0 || int(i) >= len(docs) {
-			return nil
-		}
-		filter := bson.D{}
-		for _, f := range fields {
-			filter = append(filter, bson.E{Key: f.Key(), Value: bson.D{{Key: "$eq", Value: docs[i].Lookup(splitPath(f.Key())...)}}})
-		}
-		find = bson.D{{Key: "filter", Value: filter}, {Key: "collation", Value: collation}}
-	}
-	raw, err := bson.Marshal(find)
+	fields, err := key.Elements()
 	if err != nil {
-		return nil
+		return nil, nil
 	}
-	return raw
+	collation, collated := e.detail.Lookup("collation").DocumentOK()
+	if !collated {
+		list = append(list, key)
+		collation = simpleCollation()
+	}
+	for _, doc := range docs {
+		var filter bson.D
+		for _, f := range fields {
+			if v, err := doc.LookupErr(strings.Split(f.Key(), ".")...); err == nil && v.Type != bson.TypeArray {
+				filter = append(filter, bson.E{Key: f.Key(), Value: bson.D{{Key: "$eq", Value: v}}})
+			}
+		}
+		if len(filter) == len(fields) {
+			list = append(list, filter)
+		}
+	}
+	return list, collation
 }
