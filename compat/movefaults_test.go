@@ -110,7 +110,7 @@ func TestMoverFaults(t *testing.T) {
 	v := shared.cluster.Router(victim)
 
 	for _, step := range moveSteps {
-		for _, fault := range someOf(rnd, "kill", "pause") {
+		for _, fault := range someOf(rnd, "kill", "pause", "stop") {
 			t.Run(step+"/"+fault, func(t *testing.T) {
 				home := settled(t, db, "c")
 				to := otherThan(home)
@@ -125,12 +125,28 @@ func TestMoverFaults(t *testing.T) {
 
 				reached()
 
-				if fault == "kill" {
+				switch fault {
+				case "kill":
 					require.NoError(t, v.Kill())
 					release()
 					up(t, v)
 					require.Error(t, <-result)
-				} else {
+				case "stop":
+					require.NoError(t, v.Stop(opContext(t, opLimit)))
+					release()
+					// Others take up what it has left.
+					eventually(t, recoverLimit, "writes flow", func() error {
+						ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+						defer cancel()
+
+						_, err := router(t, 1).Database(db).Collection("c").UpdateOne(ctx, bson.D{{"_id", "none"}}, bson.D{{"$inc", bson.D{{"n", 1}}}})
+
+						return err
+					})
+					aloneOn(t, db, "c", settled(t, db, "c"))
+					up(t, v)
+					t.Log(<-result)
+				default:
 					require.NoError(t, v.Pause())
 					release()
 					time.Sleep(4 * time.Second) // longer than any of its limits for the switch

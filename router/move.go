@@ -94,6 +94,13 @@ type mover struct {
 func (m *mover) begin(ctx context.Context) error {
 	run, cancel := m.r.untilStopped(ctx)
 	defer cancel()
+	m.r.wg.Go(func() {
+		select {
+		case <-m.r.ending:
+			cancel()
+		case <-run.Done():
+		}
+	})
 	if d, ok := ctx.Deadline(); ok {
 		run, cancel = context.WithDeadline(run, d)
 		defer cancel()
@@ -163,8 +170,17 @@ func lostLock(err error) bool {
 	return errors.Is(err, catalog.ErrLockLost) || errors.Is(err, catalog.ErrEvicted)
 }
 
+// EndMovements has movements that this router has begun undone, or finished where they
+// cannot be any more: it is about to stop.
+func (r *Router) EndMovements() { r.endOnce.Do(func() { close(r.ending) }) }
+
 func (m *mover) fail(err error) {
 	m.facts.Failed = true
+	select {
+	case <-m.r.ending:
+		err = mongoerr.Wrap(mongoerr.InterruptedAtShutdown, err, "the router stops")
+	default:
+	}
 	if m.cause == nil {
 		m.cause = expired(err)
 	}

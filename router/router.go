@@ -89,6 +89,8 @@ type Router struct {
 	recovering atomic.Bool   // recoverFenced runs
 	tidied     time.Time     // guarded by recovering: when movements were last looked after
 	stopped    chan struct{} // closed when Run ends
+	ending     chan struct{} // closed by EndMovements
+	endOnce    sync.Once
 }
 
 // New registers the router in the catalog and loads it. The catalog must be
@@ -97,7 +99,7 @@ func New(ctx context.Context, opts Options) (*Router, error) {
 	opts = opts.WithDefaults()
 	r := &Router{
 		opts: opts, store: opts.Store, log: opts.Log,
-		Clock: NewClock(nil), reload: newHint(), drained: newHint(), users: map[string]string{}, former: map[catalog.ShardUser]bool{}, stopped: make(chan struct{}),
+		Clock: NewClock(nil), reload: newHint(), drained: newHint(), users: map[string]string{}, former: map[catalog.ShardUser]bool{}, stopped: make(chan struct{}), ending: make(chan struct{}),
 		syncMu: make(mutex, 1),
 	}
 	r.ticked.init()

@@ -125,6 +125,7 @@ func (a *App) Run(ctx context.Context) error {
 	a.log.Info().Str("listen", a.Addr().String()).Int("router", a.router.Self().Number).Msg("serving")
 	serving, stopServing := context.WithCancel(ctx)
 	defer stopServing()
+	defer context.AfterFunc(serving, a.router.EndMovements)()
 	routing, stopRouting := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopRouting()
 	var g errgroup.Group
