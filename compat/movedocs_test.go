@@ -226,3 +226,41 @@ func TestMoveLargeDocuments(t *testing.T) {
 		require.True(t, s == got[i], "document %d", i) //nolint:testifylint // too long to be shown
 	}
 }
+
+// Sharded right after a move, a collection still knows where it was: repeated writes give their first results.
+func TestMoveThenShard(t *testing.T) {
+	db := newDB(t)
+	ctx := opContext(t, 2*opLimit)
+	coll := router(t, 0).Database(db).Collection("c")
+	lsid := session()
+
+	_, err := coll.InsertMany(ctx, []any{bson.D{{"_id", 1}, {"n", 0}}, bson.D{{"_id", 2}, {"n", 0}}})
+	require.NoError(t, err)
+	_, err = coll.Indexes().CreateOne(ctx, mongo.IndexModel{Keys: bson.D{{"k", "hashed"}}})
+	require.NoError(t, err)
+
+	inc := bson.D{{"$inc", bson.D{{"n", 1}}}}
+
+	for i, write := range []bson.D{
+		{{"update", "c"}, {"updates", bson.A{bson.D{{"q", bson.D{{"_id", 1}}}, {"u", inc}}}}},
+		{{"findAndModify", "c"}, {"query", bson.D{{"_id", 2}}}, {"update", inc}, {"new", true}},
+	} {
+		write = append(write, bson.E{Key: "$db", Value: db}, bson.E{Key: "lsid", Value: lsid}, bson.E{Key: "txnNumber", Value: int64(i + 1)})
+		first := withoutTimes(t, ok(t, dialRaw(t, 0).run(write)))
+
+		if i == 0 {
+			require.NoError(t, moveTo(t, 1, db+".c", otherThan(homeOf(t, 0, db+".c"))))
+			shardCollection(t, 2, db+".c", bson.D{{"k", "hashed"}})
+		}
+
+		for r := range routerCount {
+			require.Equal(t, first, withoutTimes(t, ok(t, dialRaw(t, r).run(write))), "router %d", r)
+		}
+
+		var doc struct{ N int }
+		require.NoError(t, coll.FindOne(ctx, bson.D{{"_id", i + 1}}).Decode(&doc))
+		require.Equal(t, 1, doc.N)
+	}
+
+	require.Equal(t, int64(2), count(t, coll, bson.D{}))
+}
