@@ -92,19 +92,8 @@ type mover struct {
 // begin puts the movement's row and carries it out to the switch; what comes after may be
 // left to others. A client that goes away does not end it, its time limit does.
 func (m *mover) begin(ctx context.Context) error {
-	run, cancel := m.r.untilStopped(ctx)
+	run, cancel := m.r.untilEnding(ctx)
 	defer cancel()
-	m.r.wg.Go(func() {
-		select {
-		case <-m.r.ending:
-			cancel()
-		case <-run.Done():
-		}
-	})
-	if d, ok := ctx.Deadline(); ok {
-		run, cancel = context.WithDeadline(run, d)
-		defer cancel()
-	}
 	m.copy = newCopier(m)
 	v, err := m.r.applyVersion(run, catalog.Change{
 		Locks: m.locks(), Movements: []catalog.Movement{m.row}, Log: []catalog.LogEntry{m.log("moveCollection.start")},
@@ -168,6 +157,29 @@ const (
 // lostLock reports whether the movement is another router's by now.
 func lostLock(err error) bool {
 	return errors.Is(err, catalog.ErrLockLost) || errors.Is(err, catalog.ErrEvicted)
+}
+
+// untilEnding is a context for a movement: it ends with the time limit of ctx, if that has
+// one, or when the router is about to stop.
+func (r *Router) untilEnding(ctx context.Context) (context.Context, context.CancelFunc) {
+	var (
+		run    context.Context
+		cancel context.CancelFunc
+	)
+	if d, limited := ctx.Deadline(); limited {
+		run, cancel = context.WithDeadline(context.WithoutCancel(ctx), d)
+	} else {
+		run, cancel = context.WithCancel(context.WithoutCancel(ctx))
+	}
+	r.wg.Go(func() {
+		select {
+		case <-r.ending:
+		case <-r.stopped:
+		case <-run.Done():
+		}
+		cancel()
+	})
+	return run, cancel
 }
 
 // EndMovements has movements that this router has begun undone, or finished where they
