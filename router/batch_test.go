@@ -180,6 +180,9 @@ func TestMergeWriteConcernErrors(t *testing.T) {
 		e("errmsg", "multiple errors reported : timeout at A; too few at B"),
 	}, read(wc("A", 64, "timeout"), wc("B", 100, "too few")))
 
+	info := bson.D{e("writeConcern", bson.D{e("w", int32(9))})}
+	require.Equal(t, e("errInfo", info), read(wcError{shard: "A", doc: doc(t, e("code", int32(64)), e("errInfo", info))})[3])
+
 	var w writeResult
 	w.wcErrors = []wcError{wc("A", 64, "timeout")}
 	d := replied(t, writeKind{}, true, &w)

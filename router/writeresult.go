@@ -193,5 +193,8 @@ func mergeWCErrors(list []wcError) []byte {
 	b := bsoncore.AppendInt32Element(nil, "code", code)
 	b = bsoncore.AppendStringElement(b, "codeName", mongoerr.Code(code).String())
 	b = bsoncore.AppendStringElement(b, "errmsg", text)
+	if len(list) == 1 {
+		b = appendField(b, list[0].doc, "errInfo")
+	}
 	return bsoncore.BuildDocument(nil, b)
 }
