@@ -43,17 +43,22 @@ func (s *split) patch() *patch {
 	return &patch{skip: []string{"pipeline"}, extra: extra, drop: wire.ArgAPI}
 }
 
-// aggregateStream merges the shards' results as they come.
-func (r *Router) aggregateStream(ctx context.Context, op *Op, s *scope, sp *split) error {
-	pt := sp.patch()
+// openSplit runs the shard half on every shard and opens the merge of what they give.
+func (r *Router) openSplit(ctx context.Context, op *Op, s *scope, sp *split, pt *patch) (*Cursor, error) {
 	if err := r.join(op, s.shards, pt); err != nil {
-		return err
+		return nil, err
 	}
 	c := r.newCursor(op, s.ns)
 	c.order, c.skip, c.limit = sp.order, sp.skip, sp.limit
 	c.atTime = r.oneTime(op, pt)
 	answers := r.scatter(ctx, op, s.shards, func(dst []byte, _ int) []byte { return r.appendMessage(dst, op, pt) })
-	if err := r.openParts(ctx, op, c, answers); err != nil {
+	return c, r.openParts(ctx, op, c, answers)
+}
+
+// aggregateStream merges the shards' results as they come.
+func (r *Router) aggregateStream(ctx context.Context, op *Op, s *scope, sp *split) error {
+	c, err := r.openSplit(ctx, op, s, sp, sp.patch())
+	if err != nil {
 		return err
 	}
 	return r.firstBatch(ctx, op, c, aggregateBatch(op))
@@ -65,14 +70,8 @@ func (r *Router) gather(ctx context.Context, op *Op, s *scope, sp *split, each f
 	pt := sp.patch()
 	pt.skip = append(pt.skip, "cursor")
 	pt.extra = bsoncore.AppendDocumentElement(pt.extra, "cursor", emptyDoc)
-	if err := r.join(op, s.shards, pt); err != nil {
-		return err
-	}
-	c := r.newCursor(op, s.ns)
-	c.order, c.skip, c.limit = sp.order, sp.skip, sp.limit
-	c.atTime = r.oneTime(op, pt)
-	answers := r.scatter(ctx, op, s.shards, func(dst []byte, _ int) []byte { return r.appendMessage(dst, op, pt) })
-	if err := r.openParts(ctx, op, c, answers); err != nil {
+	c, err := r.openSplit(ctx, op, s, sp, pt)
+	if err != nil {
 		return err
 	}
 	defer r.killShardCursors(ctx, c)
