@@ -168,24 +168,34 @@ func testMigrationWait(t *testing.T, srv *server) {
 	require.ErrorIs(t, err, catalog.ErrUnavailable)
 }
 
+// holdVersion has s stop in the middle of a change, with the version row locked, until release is called or the test ends;
+// done then has its error.
+func holdVersion(t *testing.T, s *pg.Store) (release func(), done <-chan error) {
+	t.Helper()
+	entered, released, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	release = sync.OnceFunc(func() { close(released) })
+	t.Cleanup(release) // before s is closed, which waits for its transactions
+	go func() { ended <- s.HoldVersion(context.Background(), entered, released) }()
+	select {
+	case <-entered:
+	case err := <-ended:
+		require.NoError(t, err, "the version row was not locked")
+	}
+	return release, ended
+}
+
 // testStoppedRouter: a router that stops with the version row locked is thrown
 // out by the server, and the others go on.
 func testStoppedRouter(t *testing.T, srv *server) {
 	_, dsn := srv.database(t)
 	s := open(t, pg.Options{DSN: dsn, Timeout: 30 * time.Second})
 	stopped := open(t, pg.Options{DSN: dsn})
-	entered := make(chan struct{})
-	release := make(chan struct{})
-	done := make(chan error, 1)
-	go func() {
-		done <- stopped.HoldVersion(context.Background(), entered, release)
-	}()
-	<-entered
+	release, done := holdVersion(t, stopped)
 	began := time.Now()
 	_, err := s.Apply(t.Context(), catalog.Change{})
 	require.NoError(t, err)
 	require.Greater(t, time.Since(began), time.Second)
-	close(release)
+	release()
 	require.ErrorIs(t, <-done, catalog.ErrUnavailable)
 	_, err = stopped.Apply(t.Context(), catalog.Change{})
 	require.NoError(t, err)
@@ -197,9 +207,7 @@ func testBlocked(t *testing.T, srv *server) {
 	_, dsn := srv.database(t)
 	s := open(t, pg.Options{DSN: dsn, Timeout: time.Second})
 	other := open(t, pg.Options{DSN: dsn})
-	entered, release, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
-	go func() { done <- other.HoldVersion(context.Background(), entered, release) }()
-	<-entered
+	release, done := holdVersion(t, other)
 	_, err := s.Apply(t.Context(), catalog.Change{})
 	require.ErrorIs(t, err, catalog.ErrUnavailable)
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
@@ -207,7 +215,7 @@ func testBlocked(t *testing.T, srv *server) {
 	_, err = s.Apply(ctx, catalog.Change{})
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.NotErrorIs(t, err, catalog.ErrUnavailable)
-	close(release)
+	release()
 	require.NoError(t, <-done)
 	d, err := s.Load(t.Context(), 0)
 	require.NoError(t, err)

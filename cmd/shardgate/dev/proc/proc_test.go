@@ -122,10 +122,13 @@ func TestStopAsksThenKills(t *testing.T) {
 		require.Eventually(t, func() bool { return Tail(s.Log, 100) == "ready" }, 5*time.Second, 10*time.Millisecond)
 	}
 
-	polite := shell(t, "trap 'exit 7' TERM; echo ready; while :; do sleep 0.01; done")
+	// It hears the signal only between two children, and is paused together with one.
+	polite := shell(t, "trap 'exit 7' TERM; echo ready; while :; do sleep 0.3; done")
+	polite.Grace = 30 * time.Second
 	p, err := g.Start(t.Context(), polite)
 	require.NoError(t, err)
 	ready(polite)
+	require.Eventually(t, func() bool { return len(descendants(p.PID())) == 1 }, 5*time.Second, time.Millisecond)
 	require.NoError(t, p.Pause())
 	p.Stop(t.Context())
 

@@ -101,8 +101,8 @@ func awaitGone(pids []int) {
 // Stop asks the process to end and kills it when it takes longer than its grace, or when ctx ends.
 func (p *Process) Stop(ctx context.Context) {
 	_ = p.Signal(p.spec.StopSignal)
-	// A paused process hears nothing until it goes on.
-	_ = p.Signal(syscall.SIGCONT)
+	// A paused process hears nothing until it goes on, and may wait for what was paused below it.
+	_ = p.Resume()
 
 	timer := time.NewTimer(p.spec.Grace)
 	defer timer.Stop()
