@@ -1,9 +1,11 @@
 package catalog
 
 import (
+	"bytes"
 	"time"
 
 	"github.com/google/uuid"
+	"go.mongodb.org/mongo-driver/v2/bson"
 )
 
 // MovementState says how far a movement is.
@@ -18,21 +20,50 @@ const (
 	MovementGone     MovementState = "gone"     // it is dropped; the donor may know results of retryable writes
 )
 
-// Movement is an unsharded collection on its way from one shard to another, or that has
-// lately been.
+// Range is [Min, Max) of a collection's shard-key values.
+type Range struct {
+	Min, Max bson.Raw // bound documents, with the key's field names
+	// MinKey and MaxKey are the bounds in shardkey's order-preserving form.
+	MinKey, MaxKey []byte
+}
+
+// Overlaps reports whether two ranges have values in common.
+func (r *Range) Overlaps(o *Range) bool {
+	return bytes.Compare(r.MinKey, o.MaxKey) < 0 && bytes.Compare(o.MinKey, r.MaxKey) < 0
+}
+
+// Movement is a collection, or a range of a sharded one, on its way from one shard to
+// another, or that has lately been.
 type Movement struct {
 	ID         uuid.UUID // of this attempt alone
 	NS         string
 	Collection uuid.UUID
 	From, To   string // shard ids: donor and recipient
+	Range      *Range // of a sharded collection; nil: an unsharded one, whole
 	State      MovementState
 	At         Timestamp // cluster time of the switch, 0 before
 	Since      time.Time // when it was switched, before that when it began
 }
 
+// Unowned returns the shard that may have documents of the movement which it does not own:
+// the recipient until the switch, then the donor, until its copy is gone ("").
+func (m *Movement) Unowned() string {
+	switch m.State {
+	case MovementCopying:
+		return m.To
+	case MovementSwitched, MovementLeaving:
+		return m.From
+	default:
+		return ""
+	}
+}
+
 func (m *Movement) validate() error {
 	if db, coll := SplitNS(m.NS); db == "" || coll == "" || m.ID == uuid.Nil || m.From == "" || m.To == "" || m.From == m.To {
 		return invalid(m.NS, "has a movement without id, name or two shards")
+	}
+	if r := m.Range; r != nil && (bytes.Compare(r.MinKey, r.MaxKey) >= 0 || r.Min.Validate() != nil || r.Max.Validate() != nil) {
+		return invalid(m.NS, "has a movement of no range")
 	}
 	switch m.State {
 	case MovementCopying, MovementSwitched, MovementLeaving, MovementGone:

@@ -2,6 +2,7 @@ package router
 
 import (
 	"cmp"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -32,6 +33,10 @@ type Entry struct {
 	Coll  *catalog.Collection
 	Table *shardkey.Table // nil for a view
 
+	// unowned has the movements of ranges by which a shard may have documents that it does
+	// not own. They may change only with the entry, so that a barrier tells who knows them.
+	unowned []catalog.Movement
+
 	inflight atomic.Int64
 	writing  atomic.Int64  // of those in flight, how many write
 	replaced chan struct{} // closed when a newer entry, or none, took its place
@@ -50,6 +55,26 @@ func (e *Entry) collation() bson.Raw {
 		return nil
 	}
 	return e.Coll.Collation
+}
+
+// Unowned lists the ranges of which a shard may have documents that it does not own, nil
+// almost always: reads and writes of many must leave those out there (PROTOCOL.md F14).
+func (e *Entry) Unowned(shard string) []catalog.Range {
+	if e == nil || len(e.unowned) == 0 {
+		return nil
+	}
+	var list []catalog.Range
+	for i := range e.unowned {
+		if m := &e.unowned[i]; m.Unowned() == shard {
+			list = append(list, *m.Range)
+		}
+	}
+	return list
+}
+
+// again is an entry of the same state of the collection, for which others are in the way.
+func (e *Entry) again() *Entry {
+	return &Entry{Coll: e.Coll, Table: e.Table, replaced: make(chan struct{}), since: time.Now()}
 }
 
 // Home returns the one shard of an unsharded collection.
@@ -102,7 +127,13 @@ func (s *Snapshot) next(d *catalog.Delta) (*Snapshot, []*Entry, error) {
 		}
 		fresh = append(fresh, e)
 	}
+	fresh = append(fresh, base.affected(d)...)
 	n.Entries = patched(base.Entries, d.CollectionsGone, fresh, func(e *Entry) string { return e.Coll.NS })
+	for _, m := range n.Movements {
+		if e := n.Entries[m.NS]; slices.Contains(fresh, e) && m.Range != nil && m.Collection == e.Coll.UUID && m.Unowned() != "" {
+			e.unowned = append(e.unowned, m)
+		}
+	}
 	for _, e := range fresh {
 		if e.Coll.State != catalog.StateOpen {
 			n.fenced[e.Coll.NS] = e
@@ -121,6 +152,34 @@ func (s *Snapshot) next(d *catalog.Delta) (*Snapshot, []*Entry, error) {
 		}
 	}
 	return n, retired, nil
+}
+
+// affected makes entries anew of which a delta has no more than movements of ranges.
+func (s *Snapshot) affected(d *catalog.Delta) []*Entry {
+	names := map[string]bool{}
+	for i := range d.Movements {
+		if m := &d.Movements[i]; m.Range != nil {
+			names[m.NS] = true
+		}
+	}
+	for _, id := range d.MovementsGone {
+		if m, known := s.Movements[id]; known && m.Range != nil {
+			names[m.NS] = true
+		}
+	}
+	for i := range d.Collections {
+		delete(names, d.Collections[i].NS)
+	}
+	for _, ns := range d.CollectionsGone {
+		delete(names, ns)
+	}
+	var list []*Entry
+	for ns := range names {
+		if e := s.Entries[ns]; e != nil {
+			list = append(list, e.again())
+		}
+	}
+	return list
 }
 
 // releasedIn returns when each movement was first seen released, from what is known of the

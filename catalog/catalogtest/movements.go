@@ -18,6 +18,7 @@ func movement(n byte, ns string) catalog.Movement {
 func testMovements(f *fixture) {
 	v := f.cluster()
 	a, b := movement(1, "db.a"), movement(2, "db.b")
+	b.Range = &catalog.Range{Min: doc("x", int32(0)), Max: doc("x", int32(9)), MinKey: []byte{}, MaxKey: []byte{9}}
 	// A movement outlives its collection: the donor's copy is dropped by it.
 	v1 := f.apply(catalog.Change{Put: []catalog.CollectionChunks{unsharded("db.a", "s0")}, Movements: []catalog.Movement{b, a}})
 	f.Equal([]catalog.Movement{a, b}, f.load(v).Movements)
@@ -55,6 +56,10 @@ func testMovementsRefused(f *fixture) {
 	refuse(catalog.ErrInvalid, func(m *catalog.Movement) { m.NS = "db" })
 	refuse(catalog.ErrInvalid, func(m *catalog.Movement) { m.State = "" })
 	refuse(catalog.ErrInvalid, func(m *catalog.Movement) { m.To = m.From })
+	refuse(catalog.ErrInvalid, func(m *catalog.Movement) { m.Range = &catalog.Range{} })
+	refuse(catalog.ErrInvalid, func(m *catalog.Movement) {
+		m.Range = &catalog.Range{Min: doc("x", int32(0)), Max: doc("x", int32(9)), MinKey: []byte{2}, MaxKey: []byte{2}}
+	})
 	refuse(catalog.ErrConflict, func(m *catalog.Movement) { m.To = "s9" })
 	f.apply(catalog.Change{Movements: []catalog.Movement{movement(1, "db.a")}})
 	f.refused(catalog.ErrConflict, catalog.Change{DropShards: []string{"s1"}})

@@ -63,7 +63,7 @@ func (s *state) delta(after catalog.Version, full bool) *catalog.Delta {
 	d.Databases = newer(s.databases, after, func(v catalog.Database) catalog.Database { return v })
 	d.Collections = newer(s.collections, after, cloneCollectionChunks)
 	d.Settings = newer(s.settings, after, cloneSetting)
-	d.Movements = newer(s.movements, after, func(v catalog.Movement) catalog.Movement { return v })
+	d.Movements = newer(s.movements, after, cloneMovement)
 	if full {
 		return d
 	}
@@ -169,7 +169,7 @@ func (s *state) put(c *catalog.Change) {
 	}
 	for _, v := range c.Movements {
 		v.Since = millis(v.Since)
-		set(s, s.movements, goneMovement, v.ID.String(), v)
+		set(s, s.movements, goneMovement, v.ID.String(), cloneMovement(v))
 	}
 }
 
@@ -283,6 +283,16 @@ func cloneSlice[S ~[]T, T any](s S) S {
 		return nil
 	}
 	return slices.Clone(s)
+}
+
+func cloneMovement(v catalog.Movement) catalog.Movement {
+	if v.Range != nil {
+		v.Range = &catalog.Range{
+			Min: cloneSlice(v.Range.Min), Max: cloneSlice(v.Range.Max),
+			MinKey: append([]byte{}, v.Range.MinKey...), MaxKey: bytes.Clone(v.Range.MaxKey),
+		}
+	}
+	return v
 }
 
 // millis is what is left of a time in BSON.

@@ -76,8 +76,8 @@ func queueLoad(b *pgx.Batch, d *catalog.Delta, after catalog.Version) {
 	queueRows(b, &d.Settings, func(r pgx.Rows, v *catalog.Setting) error {
 		return r.Scan(&v.ID, (*[]byte)(&v.Doc))
 	}, `SELECT id, doc FROM shardgate.settings WHERE version > $1 ORDER BY id`, after)
-	queueRows(b, &d.Movements, scanMovement, `SELECT id, ns, collection, donor, recipient, state, switched_at, since
-		FROM shardgate.movements WHERE version > $1 ORDER BY id`, after)
+	queueRows(b, &d.Movements, scanMovement, `SELECT id, ns, collection, donor, recipient, state, switched_at, since,
+		min, max, min_key, max_key FROM shardgate.movements WHERE version > $1 ORDER BY id`, after)
 	if after == 0 {
 		return
 	}
@@ -110,12 +110,17 @@ func scanShard(r pgx.Rows, v *catalog.Shard) error {
 
 func scanMovement(r pgx.Rows, v *catalog.Movement) error {
 	var (
-		id string
-		at int64
+		id  string
+		at  int64
+		rng catalog.Range
 	)
-	err := r.Scan(&id, &v.NS, &v.Collection, &v.From, &v.To, &v.State, &at, &v.Since)
+	err := r.Scan(&id, &v.NS, &v.Collection, &v.From, &v.To, &v.State, &at, &v.Since,
+		(*[]byte)(&rng.Min), (*[]byte)(&rng.Max), &rng.MinKey, &rng.MaxKey)
 	if err != nil {
 		return err
+	}
+	if rng.Min != nil {
+		v.Range = &rng
 	}
 	v.At, v.Since = catalog.Timestamp(at), v.Since.UTC()
 	v.ID, err = uuid.Parse(id)

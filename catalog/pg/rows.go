@@ -92,12 +92,19 @@ func queueSettings(b *pgx.Batch, settings []catalog.Setting, v catalog.Version) 
 func queueMovements(b *pgx.Batch, movements []catalog.Movement, v catalog.Version) {
 	for i := range movements {
 		m := &movements[i]
-		b.Queue(`INSERT INTO shardgate.movements (id, ns, collection, donor, recipient, state, switched_at, since, version)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+		var rng catalog.Range // NULLs where there is none
+		if m.Range != nil {
+			rng = *m.Range
+		}
+		b.Queue(`INSERT INTO shardgate.movements (id, ns, collection, donor, recipient, state, switched_at, since, version,
+				min, max, min_key, max_key)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
 			ON CONFLICT (id) DO UPDATE SET ns = excluded.ns, collection = excluded.collection, donor = excluded.donor,
 				recipient = excluded.recipient, state = excluded.state, switched_at = excluded.switched_at,
-				since = excluded.since, version = excluded.version`,
-			m.ID.String(), m.NS, m.Collection, m.From, m.To, m.State, int64(m.At), millis(m.Since), v)
+				since = excluded.since, version = excluded.version, min = excluded.min, max = excluded.max,
+				min_key = excluded.min_key, max_key = excluded.max_key`,
+			m.ID.String(), m.NS, m.Collection, m.From, m.To, m.State, int64(m.At), millis(m.Since), v,
+			[]byte(rng.Min), []byte(rng.Max), rng.MinKey, rng.MaxKey)
 		queueRevive(b, goneMovement, m.ID.String())
 	}
 }
