@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/shardgate/shardgate/wire"
@@ -59,8 +60,32 @@ func hello(ctx context.Context, req *request) error {
 	r.Int32("connectionId", int32(req.conn.ID&0x7fffffff))
 	r.Int32("minWireVersion", minWireVersion)
 	r.Int32("maxWireVersion", maxWireVersion)
+	appendCompression(req)
 	r.OK()
 	return nil
+}
+
+// appendCompression names those of the client's compressors that this router has, in the
+// client's order. What is compressed is understood in any case, as by a mongod.
+func appendCompression(req *request) {
+	list, ok := req.Lookup("compression")
+	if !ok || list.Type != bson.TypeArray {
+		return
+	}
+	known := bsoncore.NewArrayBuilder()
+	it := wire.Doc(list.Value).Iter()
+	var e wire.Elem
+	some := false
+	for it.Next(&e) {
+		name, _ := e.Str()
+		if _, has := wire.CompressorByName(name); has {
+			known.AppendString(name)
+			some = true
+		}
+	}
+	if some {
+		req.Reply.Elems = bsoncore.AppendArrayElement(req.Reply.Elems, "compression", known.Build())
+	}
 }
 
 // helloWait returns how long an awaitable hello is to wait, 0 for a plain one

@@ -46,6 +46,29 @@ func TestHello(t *testing.T) {
 	}
 }
 
+// TestHelloCompression: of the client's compressors those that the router has, in the
+// client's order; where there is none, the field is not there.
+func TestHelloCompression(t *testing.T) {
+	t.Parallel()
+	c := connect(t)
+	for _, with := range []struct{ ask, get any }{
+		{bson.A{"zlib", "snappy", "noop", "zstd", "lz4", 1}, []string{"zlib", "snappy", "zstd"}},
+		{bson.A{"none"}, nil},
+		{bson.A{}, nil},
+		{"snappy", nil},
+	} {
+		d := c.run("admin", e("hello", int32(1)), e("compression", with.ask))
+		got, err := d.LookupErr("compression")
+		if with.get == nil {
+			require.Error(t, err)
+			continue
+		}
+		var list []string
+		require.NoError(t, got.Unmarshal(&list))
+		require.Equal(t, with.get, list)
+	}
+}
+
 func TestHelloByOpQuery(t *testing.T) {
 	t.Parallel()
 	c := connect(t)

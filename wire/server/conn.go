@@ -32,6 +32,8 @@ type Conn struct {
 	busy   atomic.Bool // an operation is running
 	ending atomic.Bool // close when it is done
 
+	compressor wire.Compressor // of the message at hand, and so of its replies; 0: none
+
 	// State is the Handler's own, for as long as the connection lives.
 	State any
 }
@@ -108,6 +110,16 @@ func (c *Conn) guarded(ctx context.Context, b []byte, m *wire.Msg) (err error) {
 }
 
 func (c *Conn) handle(ctx context.Context, b []byte, m *wire.Msg) error {
+	c.compressor = 0
+	if wire.ParseHeader(b).OpCode == wire.OpCompressed {
+		buf := c.server.buffers.Get(2 * len(b))
+		defer c.server.buffers.Put(buf)
+		var err error
+		if *buf, c.compressor, err = wire.Decompress(*buf, b, wire.MaxMessageLen); err != nil {
+			return err
+		}
+		b = *buf
+	}
 	switch h := wire.ParseHeader(b); h.OpCode {
 	case wire.OpMsg:
 		return c.message(ctx, b, m)
@@ -165,10 +177,19 @@ func (c *Conn) sendAs(m *wire.Msg, reply *wire.Reply, id, responseTo int32, flag
 	return c.write(msg)
 }
 
-// write sends a reply. A client that does not read must not hold its memory and this
+// write sends a reply, compressed as the message was that it answers. A client that does not read must not hold its memory and this
 // goroutine for ever; a deadline that is moved only when half of it is over costs next to
 // nothing.
 func (c *Conn) write(b []byte) error {
+	if c.compressor != 0 {
+		buf := c.server.buffers.Get(len(b))
+		defer c.server.buffers.Put(buf)
+		var err error
+		if *buf, err = wire.AppendCompressed(*buf, b, c.compressor); err != nil {
+			return err
+		}
+		b = *buf
+	}
 	limit := c.server.writeLimit
 	if now := time.Now(); c.by.Sub(now) < limit/2 {
 		c.by = now.Add(limit)
