@@ -270,17 +270,19 @@ type Router struct {
 }
 
 // Ack is what a router acknowledges: it begins nothing any more by a state older than
-// Version, and has nothing older in flight but on what is Held.
+// Version, and has nothing older in flight, nor cursors, but on what is Held.
 type Ack struct {
 	Version Version
 	Held    []Hold // by NS, each once
 }
 
-// Hold says that a router still runs operations on a namespace by an older state.
+// Hold says that a router still runs operations on a namespace by an older state, or has
+// cursors of one open.
 type Hold struct {
 	NS      string
-	Version Version // the oldest state by which one runs
+	Version Version // the oldest state by which one runs; Stopped: none
 	Writes  Version // the oldest by which one that writes runs; 0: none
+	Cursors Version // the oldest by which a client's open cursor reads; 0: none
 }
 
 // ShardUser is a mongod user that a router made for itself on a shard, or that an

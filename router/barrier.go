@@ -15,11 +15,21 @@ import (
 // in flight on what the lock covers. Acknowledgements are rows; hints only shorten the
 // wait.
 func (r *Router) barrier(ctx context.Context, v catalog.Version, lock string) error {
-	return r.await(ctx, v, lock, r.opts.BarrierTimeout, false)
+	return r.await(ctx, v, lock, r.opts.BarrierTimeout, oldOperations)
 }
 
-// await is barrier with a limit of its own; with onlyWrites reads of older versions may go on.
-func (r *Router) await(ctx context.Context, v catalog.Version, lock string, patience time.Duration, onlyWrites bool) error {
+// older says what of older versions must have ended. Cursors may be idle for minutes: they
+// put a movement off, but no DDL.
+type older int
+
+const (
+	oldWrites older = iota
+	oldOperations
+	oldCursors // and operations
+)
+
+// await is barrier with a limit and a choice of its own.
+func (r *Router) await(ctx context.Context, v catalog.Version, lock string, patience time.Duration, what older) error {
 	limit := time.Now().Add(patience)
 	shards := r.snap.Load().shardsUnder(lock)
 	for {
@@ -31,7 +41,7 @@ func (r *Router) await(ctx context.Context, v catalog.Version, lock string, pati
 		}
 		var late []string
 		for i := range routers {
-			if why, is := behind(&routers[i], v, lock, shards, onlyWrites); is {
+			if why, is := behind(&routers[i], v, lock, shards, what); is {
 				late = append(late, routers[i].Name+why)
 			}
 		}
@@ -57,16 +67,22 @@ func (r *Router) await(ctx context.Context, v catalog.Version, lock string, pati
 // behind reports whether a router may still act by something older than v on what the
 // lock covers, which lies on the given shards, and why if it is not silence. Where a former incarnation
 // of it is not shut out of a shard, that one may still write to all that lies there, by
-// whatever it knew. With onlyWrites older reads do not count.
-func behind(o *catalog.Router, v catalog.Version, lock string, shards []string, onlyWrites bool) (why string, is bool) {
+// whatever it knew.
+func behind(o *catalog.Router, v catalog.Version, lock string, shards []string, what older) (why string, is bool) {
 	if o.Ack.Version < v {
 		return "", true
 	}
 	for _, h := range o.Ack.Held {
-		if onlyWrites && (h.Writes == 0 || h.Writes >= v) {
+		if !catalog.LocksConflict(lock, h.NS) {
 			continue
 		}
-		if h.Version < v && catalog.LocksConflict(lock, h.NS) {
+		if what == oldCursors && h.Cursors != 0 && h.Cursors < v {
+			return fmt.Sprintf(" (cursors on %s are open)", h.NS), true
+		}
+		if what == oldWrites && (h.Writes == 0 || h.Writes >= v) {
+			continue
+		}
+		if h.Version < v {
 			return fmt.Sprintf(" (operations on %s still run)", h.NS), true
 		}
 	}

@@ -40,6 +40,7 @@ type Cursor struct {
 	passes bool   // one shard's, whose replies pass through; else this is a merge
 
 	watches *Entry // of a change stream: the collection
+	reads   *Entry // by which it reads its collection, and which counts it while it is open
 
 	busy     bool      // guarded by the table's mu
 	lastUsed time.Time // guarded by the table's mu
@@ -73,12 +74,13 @@ func (c *Cursor) misses(err error) bool {
 // cursorTable holds the open cursors of this router.
 type cursorTable struct {
 	timeout time.Duration
+	closed  func(*Entry) // is told when the last cursor of an entry is closed
 	mu      sync.Mutex
 	open    map[int64]*Cursor // guarded by mu
 }
 
-func (t *cursorTable) init(timeout time.Duration) {
-	t.timeout = timeout
+func (t *cursorTable) init(timeout time.Duration, closed func(*Entry)) {
+	t.timeout, t.closed = timeout, closed
 	t.open = map[int64]*Cursor{}
 }
 
@@ -93,6 +95,17 @@ func (t *cursorTable) add(router int, c *Cursor) {
 	}
 	c.lastUsed = time.Now()
 	t.open[c.ID] = c
+	if c.reads != nil {
+		c.reads.cursors.Add(1)
+	}
+}
+
+// unread ends that a cursor reads: nobody has it any more.
+func (t *cursorTable) unread(c *Cursor) {
+	if c.reads != nil && c.reads.cursors.Add(-1) == 0 {
+		t.closed(c.reads)
+	}
+	c.reads = nil
 }
 
 // checkOut takes a cursor for exclusive use: 43 if there is none, 143 if it is in
@@ -121,6 +134,9 @@ func (t *cursorTable) checkIn(c *Cursor, done bool) (killed bool) {
 	if done {
 		delete(t.open, c.ID)
 	}
+	if done || killed {
+		t.unread(c)
+	}
 	return killed && !done
 }
 
@@ -130,6 +146,9 @@ func (t *cursorTable) remove(id int64) (c *Cursor, busy bool) {
 	defer t.mu.Unlock()
 	c = t.open[id]
 	delete(t.open, id)
+	if c != nil && !c.busy {
+		t.unread(c)
+	}
 	return c, c != nil && c.busy
 }
 
@@ -141,6 +160,7 @@ func (t *cursorTable) expire(kill func(*Cursor)) {
 		if !c.busy && !c.noTimeout && time.Since(c.lastUsed) > t.timeout {
 			old = append(old, c)
 			delete(t.open, id)
+			t.unread(c)
 		}
 	}
 	t.mu.Unlock()
@@ -159,6 +179,7 @@ func (t *cursorTable) removeSession(id UUID) []*Cursor {
 			delete(t.open, cid)
 			if !c.busy {
 				gone = append(gone, c)
+				t.unread(c)
 			}
 		}
 	}

@@ -14,7 +14,7 @@ import (
 
 func newTable(timeout time.Duration) *cursorTable {
 	var t cursorTable
-	t.init(timeout)
+	t.init(timeout, func(*Entry) {})
 	return &t
 }
 

@@ -40,7 +40,7 @@ func (r *Router) Find(ctx context.Context, op *Op) error {
 	}
 	err = r.passCursor(ctx, op, &s, &patch{})
 	if isUnreachable(err) && isSet(op.Cmd.Body, "allowPartialResults") {
-		c := r.newCursor(op, s.ns)
+		c := r.newCursor(op, s.entry, s.ns)
 		c.missed = true
 		return r.firstBatch(ctx, op, c, 0)
 	}
@@ -137,7 +137,7 @@ func (r *Router) scatterFind(ctx context.Context, op *Op, s *scope, filter bson.
 	if err != nil {
 		return err
 	}
-	c := r.newCursor(op, s.ns)
+	c := r.newCursor(op, s.entry, s.ns)
 	c.mayMiss = isSet(op.Cmd.Body, "allowPartialResults")
 	c.atTime = r.oneTime(op, p)
 	c.skip, c.limit, c.single = o.skip, -1, o.single

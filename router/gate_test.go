@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/shardgate/shardgate/catalog"
+	"github.com/shardgate/shardgate/wire"
 )
 
 // enter is Router.enter on d.a without a time limit.
@@ -332,16 +333,47 @@ func TestHeldWrites(t *testing.T) {
 	_, err = r.pass(t.Context(), []byte("d.a"), time.Now().Add(5*time.Millisecond), true)
 	requireCode(t, 50, err)
 
-	requireCode(t, 46, r.await(t.Context(), v, "d.a", 20*time.Millisecond, true))
+	requireCode(t, 46, r.await(t.Context(), v, "d.a", 20*time.Millisecond, oldWrites))
 	r.leaveAs(writing, true)
-	require.NoError(t, r.await(t.Context(), v, "d.a", patience, true))
+	require.NoError(t, r.await(t.Context(), v, "d.a", patience, oldWrites))
 	requireCode(t, 46, r.barrier(t.Context(), v, "d.a"))
 	require.Equal(t, []catalog.Hold{{NS: "d.a", Version: seen}}, rowOf(t, store, "r:1").Ack.Held)
 	r.leave(reading)
-	require.NoError(t, r.await(t.Context(), v, "d.a", patience, false))
+	require.NoError(t, r.await(t.Context(), v, "d.a", patience, oldOperations))
 
 	setState(t, store, catalog.StateOpen, lock)
 	writing, err = r.pass(t.Context(), []byte("d.a"), time.Time{}, true)
 	require.NoError(t, err)
 	r.leaveAs(writing, true)
+}
+
+// TestHeldCursors: cursors of older tables hold up those who wait for them, and no DDL.
+func TestHeldCursors(t *testing.T) {
+	t.Parallel()
+	store := newStore(t, nowhere)
+	r, _ := startRouter(t, store, "r:1", Options{})
+	lock, err := store.Acquire(t.Context(), "d.a", r.Self().Incarnation, "test")
+	require.NoError(t, err)
+	e := enter(t, r)
+	idle, killed := r.newCursor(&Op{Cmd: &wire.Command{}}, e, "d.a"), r.newCursor(&Op{Cmd: &wire.Command{}}, e, "d.a")
+	r.cursors.add(1, idle)
+	r.cursors.add(1, killed)
+	r.leave(e)
+	seen := r.Snapshot().Version
+	v := setState(t, store, catalog.StateHeld, lock)
+	require.NoError(t, r.await(t.Context(), v, "d.a", patience, oldOperations))
+	require.Equal(t, []catalog.Hold{{NS: "d.a", Version: catalog.Stopped, Cursors: seen}}, rowOf(t, store, "r:1").Ack.Held)
+	requireCode(t, 46, r.await(t.Context(), v, "d.a", 20*time.Millisecond, oldCursors))
+
+	// One is killed while a getMore has it: that may still read.
+	_, err = r.cursors.checkOut(killed.ID)
+	require.NoError(t, err)
+	r.cursors.remove(killed.ID)
+	r.cursors.remove(idle.ID)
+	requireCode(t, 46, r.await(t.Context(), v, "d.a", 20*time.Millisecond, oldCursors))
+	require.True(t, r.cursors.checkIn(killed, false))
+	require.NoError(t, r.await(t.Context(), v, "d.a", patience, oldCursors))
+	held, err := r.inFlight(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, held)
 }

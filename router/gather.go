@@ -48,7 +48,7 @@ func (r *Router) openSplit(ctx context.Context, op *Op, s *scope, sp *split, pt 
 	if err := r.join(op, s.shards, pt); err != nil {
 		return nil, err
 	}
-	c := r.newCursor(op, s.ns)
+	c := r.newCursor(op, s.entry, s.ns)
 	c.order, c.skip, c.limit = sp.order, sp.skip, sp.limit
 	c.atTime = r.oneTime(op, pt)
 	answers := r.scatter(ctx, op, s.shards, func(dst []byte, _ int) []byte { return r.appendMessage(dst, op, pt) })

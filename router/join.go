@@ -309,10 +309,12 @@ func (r *Router) inFlight(ctx context.Context) ([]catalog.Hold, error) {
 	s := r.snap.Load()
 	held := heldBy(r.retired)
 	for _, e := range s.Entries {
-		if e.inflight.Load() != 0 {
-			held = append(held, holdOf(e, s.Version))
-		}
+		held = append(held, holdOf(e, s.Version))
 	}
+	for i := range held {
+		held[i].Cursors = 0 // they end with this router
+	}
+	held = slices.DeleteFunc(held, func(h catalog.Hold) bool { return h.Version == catalog.Stopped })
 	return sortHolds(held), nil
 }
 

@@ -100,7 +100,7 @@ func (m *mover) begin(ctx context.Context) error {
 	})
 	if err == nil {
 		// A router that does not answer now would hold up the switch.
-		err = m.r.await(run, v, m.row.NS, m.r.opts.BarrierTimeout, true)
+		err = m.r.await(run, v, m.row.NS, m.r.opts.BarrierTimeout, oldWrites)
 	}
 	if err != nil && v != 0 {
 		m.fail(err)

@@ -136,7 +136,7 @@ func (m *mover) unread(ctx context.Context) bool {
 	if time.Since(m.row.Since) > m.r.opts.OrphanDelay {
 		return true
 	}
-	if m.r.await(ctx, m.r.snap.Load().Version, m.row.NS, unreadPatience, false) != nil {
+	if m.r.await(ctx, m.r.snap.Load().Version, m.row.NS, unreadPatience, oldOperations) != nil {
 		return false
 	}
 	if read, err := m.isRead(ctx); read || err != nil {

@@ -89,7 +89,7 @@ func (m *mover) setHeld(ctx context.Context, held bool) error {
 // transaction that may be committed yet (PROTOCOL.md F2, F3). A collMod of nothing takes
 // the lock that all transactions share which have touched the collection.
 func (m *mover) drain(ctx context.Context) error {
-	if err := m.r.await(ctx, m.r.snap.Load().Version, m.row.NS, holdPatience, true); err != nil {
+	if err := m.r.await(ctx, m.r.snap.Load().Version, m.row.NS, holdPatience, oldWrites); err != nil {
 		return err
 	}
 	db, coll := catalog.SplitNS(m.row.NS)
@@ -153,7 +153,7 @@ func (m *mover) switchOver(ctx context.Context) error {
 // awaitSwitch waits until every router reads at the recipient: one that still read at the
 // donor would miss what another has written since.
 func (m *mover) awaitSwitch(ctx context.Context) error {
-	err := m.r.await(ctx, m.r.snap.Load().Version, m.row.NS, m.r.opts.BarrierTimeout, true)
+	err := m.r.await(ctx, m.r.snap.Load().Version, m.row.NS, m.r.opts.BarrierTimeout, oldWrites)
 	m.facts.Acknowledged = err == nil
 	return err
 }

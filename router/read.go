@@ -201,7 +201,11 @@ func (r *Router) keepCursor(op *Op, s *scope, info wire.ShardReply, addr string)
 	if err != nil {
 		return err
 	}
-	c := r.newCursor(op, dbOf(s.ns)+"."+coll)
+	reads := s.entry
+	if s.streams {
+		reads = nil // it reads the log
+	}
+	c := r.newCursor(op, reads, dbOf(s.ns)+"."+coll)
 	c.parts = []*part{{shard: s.shards[0], addr: addr, id: id, coll: coll}}
 	c.passes = true
 	if s.streams {
@@ -212,8 +216,10 @@ func (r *Router) keepCursor(op *Op, s *scope, info wire.ShardReply, addr string)
 	return nil
 }
 
-func (r *Router) newCursor(op *Op, ns string) *Cursor {
-	c := &Cursor{NS: ns, Session: op.Session, TxnNumber: -1, limit: -1, buffers: op.Buffers}
+// newCursor makes a client's cursor; reads is what it goes on to read by, nil if it does
+// not matter how long it does.
+func (r *Router) newCursor(op *Op, reads *Entry, ns string) *Cursor {
+	c := &Cursor{NS: ns, reads: reads, Session: op.Session, TxnNumber: -1, limit: -1, buffers: op.Buffers}
 	if op.Txn.InTxn {
 		c.TxnNumber = op.Txn.Number
 	}

@@ -105,7 +105,7 @@ func New(ctx context.Context, opts Options) (*Router, error) {
 	r.ticked.init()
 	r.snap.Store(&Snapshot{})
 	r.shards.Store(&map[string]*backend.Shard{})
-	r.cursors.init(opts.CursorTimeout)
+	r.cursors.init(opts.CursorTimeout, r.wakeRetired)
 	r.txns.init()
 	replaced, err := r.register(ctx, nil)
 	if err != nil {

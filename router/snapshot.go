@@ -39,6 +39,7 @@ type Entry struct {
 
 	inflight atomic.Int64
 	writing  atomic.Int64  // of those in flight, how many write
+	cursors  atomic.Int64  // open cursors that read by it
 	replaced chan struct{} // closed when a newer entry, or none, took its place
 	since    time.Time     // when this router learned of it
 

@@ -172,7 +172,8 @@ func (r *Router) acknowledge(ctx context.Context) error {
 
 // nextBeat is what is to be told now; syncMu is held.
 func (r *Router) nextBeat() beat {
-	r.retired = slices.DeleteFunc(r.retired, func(e *Entry) bool { return e.inflight.Load() == 0 })
+	// In this order: what opens a cursor is in flight until that is counted.
+	r.retired = slices.DeleteFunc(r.retired, func(e *Entry) bool { return e.inflight.Load() == 0 && e.cursors.Load() == 0 })
 	b := beat{ack: catalog.Ack{Held: heldBy(r.retired)}, users: r.shardUsers()}
 	if !r.regressed.Load() {
 		b.ack.Version = r.snap.Load().Version
@@ -191,12 +192,12 @@ func (r *Router) beat(ctx context.Context, b *beat) error {
 	return nil
 }
 
-// heldBy lists what replaced entries still run, by namespace.
+// heldBy lists what replaced entries still run or read, by namespace.
 func heldBy(retired []*Entry) []catalog.Hold {
 	var held []catalog.Hold
 	for _, e := range retired {
-		if e.inflight.Load() != 0 {
-			held = append(held, holdOf(e, e.until))
+		if h := holdOf(e, e.until); h.Version != catalog.Stopped || h.Cursors != 0 {
+			held = append(held, h)
 		}
 	}
 	return sortHolds(held)
@@ -204,9 +205,15 @@ func heldBy(retired []*Entry) []catalog.Hold {
 
 // holdOf says what runs by an entry of which v is the last version.
 func holdOf(e *Entry, v catalog.Version) catalog.Hold {
-	h := catalog.Hold{NS: e.Coll.NS, Version: v}
+	h := catalog.Hold{NS: e.Coll.NS, Version: catalog.Stopped}
+	if e.inflight.Load() != 0 {
+		h.Version = v
+	}
 	if e.writing.Load() != 0 {
 		h.Writes = v
+	}
+	if e.cursors.Load() != 0 {
+		h.Cursors = v
 	}
 	return h
 }
@@ -219,14 +226,21 @@ func sortHolds(held []catalog.Hold) []catalog.Hold {
 	merged := held[:0]
 	for _, h := range held {
 		if n := len(merged); n > 0 && merged[n-1].NS == h.NS {
-			if merged[n-1].Writes == 0 {
-				merged[n-1].Writes = h.Writes
-			}
+			merged[n-1].Writes = oldest(merged[n-1].Writes, h.Writes)
+			merged[n-1].Cursors = oldest(merged[n-1].Cursors, h.Cursors)
 			continue
 		}
 		merged = append(merged, h)
 	}
 	return merged
+}
+
+// oldest is the smaller of two versions that are 0 for none.
+func oldest(a, b catalog.Version) catalog.Version {
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
 }
 
 // openShards opens shards that the snapshot has and the router does not, and closes

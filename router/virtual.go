@@ -74,7 +74,7 @@ func (r *Router) virtualCursor(ctx context.Context, op *Op, ns string, docs *spo
 		return nil, err
 	}
 	p := &part{shard: s.shard, addr: s.addr, buf: s.buf, db: InternalDB, spilled: docs.keep()}
-	c := r.newCursor(op, ns)
+	c := r.newCursor(op, nil, ns)
 	c.parts = []*part{p}
 	if p.id, p.coll, p.rest, err = cursorReply(s.info.Cursor); err != nil {
 		r.killShardCursors(ctx, c)

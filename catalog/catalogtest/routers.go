@@ -69,7 +69,7 @@ func testHeartbeat(f *fixture) {
 	f.Zero(first.Ack)
 	f.False(first.Silent)
 	users := []catalog.ShardUser{{Shard: "s0", User: "u"}}
-	held := []catalog.Hold{{NS: "d.a", Version: 5, Writes: 6}, {NS: "d.b", Version: 3}}
+	held := []catalog.Hold{{NS: "d.a", Version: 5, Writes: 6, Cursors: 4}, {NS: "d.b", Version: 3}}
 	f.NoError(f.Heartbeat(f.t.Context(), "a1", catalog.Ack{Version: 7, Held: held}, users))
 	f.Equal(catalog.Ack{Version: 7, Held: held}, one().Ack)
 	f.Equal(users, one().Users)

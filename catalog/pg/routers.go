@@ -13,7 +13,7 @@ import (
 
 // routerColumns go with scanRouter; $1 is the limit of silence.
 const routerColumns = `incarnation, name, number, program_version, started, ping, acked,
-	held_ns, held_versions, held_writes, clock_timestamp() - ping > $1::interval, user_shards, user_names`
+	held_ns, held_versions, held_writes, held_cursors, clock_timestamp() - ping > $1::interval, user_shards, user_names`
 
 // Register implements catalog.Store.
 func (s *Store) Register(ctx context.Context, r catalog.Router) (self, replaced *catalog.Router, err error) {
@@ -67,12 +67,12 @@ func (s *Store) oneRouter(ctx context.Context, tx pgx.Tx, sql string, args ...an
 
 // Heartbeat implements catalog.Store.
 func (s *Store) Heartbeat(ctx context.Context, incarnation string, ack catalog.Ack, users []catalog.ShardUser) error {
-	held, versions, writes := splitHolds(ack.Held)
+	held, versions, writes, cursors := splitHolds(ack.Held)
 	return s.write(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		var news bool
-		err := tx.QueryRow(ctx, `SELECT acked < $2 OR held_ns <> $3 OR held_versions <> $4 OR held_writes <> $5
+		err := tx.QueryRow(ctx, `SELECT acked < $2 OR held_ns <> $3 OR held_versions <> $4 OR held_writes <> $5 OR held_cursors <> $6
 			FROM shardgate.routers WHERE incarnation = $1 FOR UPDATE`,
-			incarnation, ack.Version, held, versions, writes).Scan(&news)
+			incarnation, ack.Version, held, versions, writes, cursors).Scan(&news)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return fmt.Errorf("%w: %q", catalog.ErrEvicted, incarnation)
 		}
@@ -81,10 +81,10 @@ func (s *Store) Heartbeat(ctx context.Context, incarnation string, ack catalog.A
 		}
 		shards, names := splitUsers(users)
 		if _, err := tx.Exec(ctx, `UPDATE shardgate.routers SET ping = clock_timestamp(),
-				acked = greatest(acked, $2), held_ns = $3, held_versions = $4, held_writes = $5,
-				user_shards = CASE WHEN $6 THEN $7 ELSE user_shards END,
-				user_names = CASE WHEN $6 THEN $8 ELSE user_names END
-			WHERE incarnation = $1`, incarnation, ack.Version, held, versions, writes, users != nil, shards, names); err != nil {
+				acked = greatest(acked, $2), held_ns = $3, held_versions = $4, held_writes = $5, held_cursors = $6,
+				user_shards = CASE WHEN $7 THEN $8 ELSE user_shards END,
+				user_names = CASE WHEN $7 THEN $9 ELSE user_names END
+			WHERE incarnation = $1`, incarnation, ack.Version, held, versions, writes, cursors, users != nil, shards, names); err != nil {
 			return err
 		}
 		if !news {
@@ -127,9 +127,10 @@ func scanRouter(row pgx.CollectableRow) (catalog.Router, error) {
 		r                   catalog.Router
 		held, shards, names []string
 		versions, writes    []int64
+		cursors             []int64
 	)
 	err := row.Scan(&r.Incarnation, &r.Name, &r.Number, &r.Version, &r.Started, &r.Ping, &r.Ack.Version,
-		&held, &versions, &writes, &r.Silent, &shards, &names)
+		&held, &versions, &writes, &cursors, &r.Silent, &shards, &names)
 	if err != nil {
 		return r, err
 	}
@@ -138,7 +139,11 @@ func scanRouter(row pgx.CollectableRow) (catalog.Router, error) {
 		writes = versions // of a program that says nothing of its writes: any may be one
 	}
 	for i := range held {
-		r.Ack.Held = append(r.Ack.Held, catalog.Hold{NS: held[i], Version: catalog.Version(versions[i]), Writes: catalog.Version(writes[i])})
+		h := catalog.Hold{NS: held[i], Version: catalog.Version(versions[i]), Writes: catalog.Version(writes[i])}
+		if i < len(cursors) {
+			h.Cursors = catalog.Version(cursors[i])
+		}
+		r.Ack.Held = append(r.Ack.Held, h)
 	}
 	for i := range shards {
 		r.Users = append(r.Users, catalog.ShardUser{Shard: shards[i], User: names[i]})
@@ -146,12 +151,13 @@ func scanRouter(row pgx.CollectableRow) (catalog.Router, error) {
 	return r, nil
 }
 
-func splitHolds(held []catalog.Hold) (names []string, versions, writes []int64) {
-	names, versions, writes = make([]string, len(held)), make([]int64, len(held)), make([]int64, len(held))
+func splitHolds(held []catalog.Hold) (names []string, versions, writes, cursors []int64) {
+	names, versions = make([]string, len(held)), make([]int64, len(held))
+	writes, cursors = make([]int64, len(held)), make([]int64, len(held))
 	for i, h := range held {
-		names[i], versions[i], writes[i] = h.NS, int64(h.Version), int64(h.Writes)
+		names[i], versions[i], writes[i], cursors[i] = h.NS, int64(h.Version), int64(h.Writes), int64(h.Cursors)
 	}
-	return names, versions, writes
+	return names, versions, writes, cursors
 }
 
 func splitUsers(users []catalog.ShardUser) (shards, names []string) {
