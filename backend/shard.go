@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -328,6 +329,26 @@ func (s *Shard) Prune() {
 	for _, p := range *s.poolsRead.Load() {
 		p.prune(before)
 	}
+}
+
+// PoolStats are the data connections to one member.
+type PoolStats struct {
+	Addr       string
+	Open, Idle int // Open counts all: idle, busy and being opened
+	Waiting    int // operations that wait for one
+}
+
+// Pools returns the figures of all members' connections, by address.
+func (s *Shard) Pools() []PoolStats {
+	pools := *s.poolsRead.Load()
+	list := make([]PoolStats, 0, len(pools))
+	for addr, p := range pools {
+		p.mu.Lock()
+		list = append(list, PoolStats{Addr: addr, Open: p.open, Idle: len(p.idle), Waiting: len(p.waiting)})
+		p.mu.Unlock()
+	}
+	slices.SortFunc(list, func(a, b PoolStats) int { return strings.Compare(a.Addr, b.Addr) })
+	return list
 }
 
 // Connections returns how many data connections are open, and how many of them

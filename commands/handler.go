@@ -33,6 +33,7 @@ type Handler struct {
 	started   time.Time
 	process   bson.ObjectID
 	counts    counters
+	metrics   *metrics
 	anonymous [32]byte // uid of clients that have not logged in
 }
 
@@ -40,10 +41,11 @@ type Handler struct {
 func New(opts Options) *Handler {
 	h := &Handler{
 		opts: opts, router: opts.Router, table: map[string]*Command{},
-		started: time.Now(), process: bson.NewObjectID(), anonymous: anonymousUID(),
+		started: time.Now(), process: bson.NewObjectID(), anonymous: anonymousUID(), metrics: newMetrics(),
 	}
 	rows := Table()
 	for i := range rows {
+		rows[i].observed = h.metrics.of(&rows[i])
 		h.table[rows[i].Name] = &rows[i]
 		for _, alias := range rows[i].Aliases {
 			h.table[alias] = &rows[i]
@@ -165,12 +167,13 @@ func (h *Handler) finish(req *request, err error, start time.Time) (bool, error)
 		req.Reply.Error(e)
 	}
 	h.counts.add(req.row, err)
-	h.logLine(req, code, err, start)
+	took := time.Since(start)
+	h.metrics.note(req.row, &req.Trace, code, code != 0, took)
+	h.logLine(req, code, err, took)
 	return req.stream, nil
 }
 
-func (h *Handler) logLine(req *request, code mongoerr.Code, err error, start time.Time) {
-	took := time.Since(start)
+func (h *Handler) logLine(req *request, code mongoerr.Code, err error, took time.Duration) {
 	level := zerolog.DebugLevel
 	if h.opts.Slow > 0 && took > h.opts.Slow && req.row != nil && !req.row.Anonymous {
 		level = zerolog.InfoLevel

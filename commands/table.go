@@ -28,6 +28,7 @@ type Command struct {
 	run func(context.Context, *request) error
 
 	calls, failed atomic.Int64
+	observed      observed
 }
 
 type counters struct{ commands, failed atomic.Int64 }

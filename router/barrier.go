@@ -30,6 +30,7 @@ const (
 
 // await is barrier with a limit and a choice of its own.
 func (r *Router) await(ctx context.Context, v catalog.Version, lock string, patience time.Duration, what older) error {
+	defer r.timeBarrier(time.Now())
 	limit := time.Now().Add(patience)
 	shards := r.snap.Load().shardsUnder(lock)
 	for {

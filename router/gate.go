@@ -75,6 +75,8 @@ func (r *Router) wakeRetired(e *Entry) {
 }
 
 func (r *Router) awaitReplacement(ctx context.Context, e *Entry, deadline time.Time) error {
+	r.waiting.Add(1)
+	defer r.waiting.Add(-1)
 	limit := time.NewTimer(r.opts.HoldLimit)
 	defer limit.Stop()
 	var late <-chan time.Time

@@ -84,6 +84,12 @@ type Router struct {
 
 	down      atomic.Bool // the catalog cannot be reached
 	regressed atomic.Bool // the catalog went back, or is another one
+
+	seen        atomic.Int64 // when the catalog was last loaded, in nanoseconds since 1970
+	waiting     atomic.Int64 // operations that wait at the gate
+	barriers    atomic.Int64 // waits for other routers
+	barrierTime atomic.Int64 // their nanoseconds
+
 	wg        sync.WaitGroup
 
 	recovering atomic.Bool   // recoverFenced runs

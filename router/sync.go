@@ -117,6 +117,7 @@ func (r *Router) Refresh(ctx context.Context) error {
 			return err
 		}
 	}
+	r.seen.Store(time.Now().UnixNano())
 	switch {
 	case !old.precedes(d):
 		r.regressed.Store(true)

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"slices"
 	"time"
 
 	"github.com/shardgate/shardgate/router/target"
@@ -19,6 +20,18 @@ func (t *Trace) Cleared() Trace { return Trace{Asked: t.Asked[:0]} }
 type Asked struct {
 	Shard string
 	Took  time.Duration
+}
+
+// Width is how many different shards were asked.
+func (t *Trace) Width() int {
+	var room [8]string
+	seen := room[:0]
+	for i := range t.Asked {
+		if !slices.Contains(seen, t.Asked[i].Shard) {
+			seen = append(seen, t.Asked[i].Shard)
+		}
+	}
+	return len(seen)
 }
 
 // Scattered reports whether more than one shard was asked.

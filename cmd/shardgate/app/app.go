@@ -27,6 +27,7 @@ type App struct {
 	store  *pg.Store
 	router *router.Router
 	server *server.Server
+	http   *httpServer // nil: none
 }
 
 // Version is the program's version, from the build.
@@ -75,8 +76,18 @@ func New(ctx context.Context, c *Config, log zerolog.Logger) (*App, error) {
 		return nil, fmt.Errorf("listen: %w", err)
 	}
 	a := &App{config: c, log: log}
+	var probes net.Listener
+	if c.HTTP.Listen != "" {
+		if probes, err = lc.Listen(ctx, "tcp", c.HTTP.Listen); err != nil {
+			listener.Close()
+			return nil, fmt.Errorf("http.listen: %w", err)
+		}
+	}
 	if err := a.join(ctx, cred, tlsConfig); err != nil {
 		listener.Close()
+		if probes != nil {
+			probes.Close()
+		}
 		return nil, err
 	}
 	handler := commands.New(commands.Options{
@@ -86,6 +97,9 @@ func New(ctx context.Context, c *Config, log zerolog.Logger) (*App, error) {
 	a.server = server.New(server.Options{
 		Listener: listener, Handler: handler, Log: log, MaxConns: c.MaxConnections, DrainTimeout: c.DrainTimeout,
 	})
+	if probes != nil {
+		a.http = newHTTPServer(a, probes, handler.Collectors())
+	}
 	return a, nil
 }
 
@@ -128,6 +142,13 @@ func (a *App) Run(ctx context.Context) error {
 	defer context.AfterFunc(serving, a.router.EndMovements)()
 	routing, stopRouting := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopRouting()
+	if a.http != nil {
+		// It answers to the end: that the router drains is to be seen.
+		a.log.Info().Str("listen", a.http.listener.Addr().String()).Msg("serving metrics and health")
+		go a.http.serve()
+		defer a.http.close()
+		defer context.AfterFunc(serving, a.http.drain)()
+	}
 	var g errgroup.Group
 	g.Go(func() error {
 		defer stopServing()

@@ -29,12 +29,19 @@ type Config struct {
 	MaxConnections int           `mapstructure:"maxConnections"`   // clients; 0: no limit
 	DrainTimeout   time.Duration `mapstructure:"drainTimeout"`     // for running operations at the end
 
+	HTTP    HTTPConfig    `mapstructure:"http"`
 	Log     LogConfig     `mapstructure:"log"`
 	Catalog CatalogConfig `mapstructure:"catalog"`
 	Shards  ShardsConfig  `mapstructure:"shards"`
 	DDL     DDLConfig     `mapstructure:"ddl"`
 	Cursors CursorsConfig `mapstructure:"cursors"`
 	Moves   MovesConfig   `mapstructure:"moves"`
+}
+
+// HTTPConfig is about the address for metrics and health.
+type HTTPConfig struct {
+	Listen string `mapstructure:"listen"` // host:port; empty: none
+	Pprof  bool   `mapstructure:"pprof"`  // profiles there, too
 }
 
 // LogConfig says what is logged and how.
@@ -90,7 +97,7 @@ type MovesConfig struct {
 func defaults(v *viper.Viper) {
 	for key, value := range map[string]any{ // map[string]any: viper takes values of any type
 		"listen": "127.0.0.1:27017", "advertise": "", "insecure-no-auth": false, "maxConnections": 0,
-		"drainTimeout": 10 * time.Second,
+		"drainTimeout": 10 * time.Second, "http.listen": "", "http.pprof": false,
 		"log.level":    "info", "log.format": "auto", "log.slow": 100 * time.Millisecond,
 		"catalog.dsn": "", "catalog.directDSN": "", "catalog.maxConns": 8,
 		"shards.keyFile": "", "shards.user": "", "shards.passwordFile": "", "shards.authSource": "admin",
@@ -112,6 +119,7 @@ func configFlags(f *pflag.FlagSet) {
 	f.Bool("insecure-no-auth", false, "listen beyond the loopback address although clients cannot log in yet")
 	f.String("catalog.dsn", "", "PostgreSQL connection string of the catalog")
 	f.String("shards.keyFile", "", "keyfile of the shards' replica sets")
+	f.String("http.listen", "", "address for /metrics, /livez and /readyz, host:port (default: none)")
 	f.String("log.level", "info", "trace, debug, info, warn or error")
 	f.String("log.format", "auto", "json, console or auto")
 }
@@ -198,6 +206,12 @@ func (c *Config) check() error {
 	}
 	if ip := net.ParseIP(host); !c.InsecureNoAuth && host != "localhost" && (ip == nil || !ip.IsLoopback()) {
 		return fmt.Errorf("listen: %s is not a loopback address and clients cannot log in yet: --insecure-no-auth allows it", c.Listen)
+	}
+	if _, _, err := net.SplitHostPort(c.HTTP.Listen); err != nil && c.HTTP.Listen != "" {
+		return fmt.Errorf("http.listen: %w", err)
+	}
+	if c.HTTP.Pprof && c.HTTP.Listen == "" {
+		return errors.New("http.pprof: needs http.listen")
 	}
 	if _, err := zerolog.ParseLevel(c.Log.Level); err != nil {
 		return fmt.Errorf("log.level: %w", err)

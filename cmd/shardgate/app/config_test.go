@@ -39,6 +39,16 @@ func TestLoadDefaults(t *testing.T) {
 	require.False(t, c.InsecureNoAuth)
 }
 
+func TestLoadHTTP(t *testing.T) {
+	c, err := load(t, "http: {pprof: true}", "--http.listen", "127.0.0.1:1")
+	require.NoError(t, err)
+	require.Equal(t, HTTPConfig{Listen: "127.0.0.1:1", Pprof: true}, c.HTTP)
+	_, err = load(t, "http: {pprof: true}")
+	require.ErrorContains(t, err, "http.pprof")
+	_, err = load(t, "", "--http.listen", "nowhere")
+	require.ErrorContains(t, err, "http.listen")
+}
+
 func TestLoadOrder(t *testing.T) {
 	file := "listen: 127.0.0.1:1\nlog: {level: debug, slow: 5s}\nddl: {lockTimeout: 3s}\ncatalog: {maxConns: 3}\n"
 	c, err := load(t, file)
