@@ -19,14 +19,15 @@ import (
 	"github.com/shardgate/shardgate/cmd/shardgate/dev/clustertest"
 )
 
-// aside runs a router beside the cluster's, with further arguments, until the test's end; it returns its clients' address
+// aside runs a router beside the cluster's, with further settings as environment variables, until the test's end; it returns its clients' address
 // and that of its metrics, and a function that asks it to stop and returns when it has.
-func aside(t *testing.T, name string, args ...string) (clients, probes string, stop func()) {
+func aside(t *testing.T, name string, env ...string) (clients, probes string, stop func()) {
 	t.Helper()
 
 	config := filepath.Join(shared.cluster.Dir(), "router-0.yaml")
-	args = append([]string{"serve", "--config", config, "--listen", "127.0.0.1:0", "--advertise", name, "--http.listen", "127.0.0.1:0", "--log.format", "json"}, args...)
-	cmd := exec.CommandContext(t.Context(), clustertest.Binary(t), args...)
+	cmd := exec.CommandContext(t.Context(), clustertest.Binary(t), "serve", "--config", config,
+		"--listen", "127.0.0.1:0", "--advertise", name, "--http.listen", "127.0.0.1:0", "--log.format", "json")
+	cmd.Env = append(cmd.Environ(), env...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 
 	lines, err := cmd.StderrPipe()
@@ -40,6 +41,8 @@ func aside(t *testing.T, name string, args ...string) (clients, probes string, s
 	}
 	addrs := make(chan [2]string, 1)
 
+	var said strings.Builder
+
 	go func() {
 		defer close(ended)
 
@@ -47,6 +50,8 @@ func aside(t *testing.T, name string, args ...string) (clients, probes string, s
 
 		for scan := bufio.NewScanner(lines); scan.Scan(); {
 			var line struct{ Message, Listen string }
+			said.Write(append(scan.Bytes(), '\n'))
+
 			if json.Unmarshal(scan.Bytes(), &line) != nil {
 				continue
 			}
@@ -68,7 +73,7 @@ func aside(t *testing.T, name string, args ...string) (clients, probes string, s
 	case found := <-addrs:
 		return found[0], found[1], stop
 	case <-ended:
-		t.Fatal("the router ended")
+		t.Fatal("the router ended: " + said.String())
 	case <-time.After(recoverLimit):
 		t.Fatal("the router did not start")
 	}
@@ -98,7 +103,7 @@ func TestMetricsAndHealth(t *testing.T) {
 	db := newDB(t)
 	shardCollection(t, 0, db+".c", bson.D{{"_id", "hashed"}})
 
-	addr, probes, stop := aside(t, "metrics:1", "--http.pprof")
+	addr, probes, stop := aside(t, "metrics:1", "SHARDGATE_HTTP_PPROF=true")
 	require.Contains(t, probes, "127.0.0.1:")
 	coll := connect(t, "mongodb://"+addr+"/?directConnection=true").Database(db).Collection("c")
 

@@ -90,7 +90,7 @@ type Router struct {
 	barriers    atomic.Int64 // waits for other routers
 	barrierTime atomic.Int64 // their nanoseconds
 
-	wg        sync.WaitGroup
+	wg sync.WaitGroup
 
 	recovering atomic.Bool   // recoverFenced runs
 	tidied     time.Time     // guarded by recovering: when movements were last looked after

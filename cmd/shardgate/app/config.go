@@ -98,7 +98,7 @@ func defaults(v *viper.Viper) {
 	for key, value := range map[string]any{ // map[string]any: viper takes values of any type
 		"listen": "127.0.0.1:27017", "advertise": "", "insecure-no-auth": false, "maxConnections": 0,
 		"drainTimeout": 10 * time.Second, "http.listen": "", "http.pprof": false,
-		"log.level":    "info", "log.format": "auto", "log.slow": 100 * time.Millisecond,
+		"log.level": "info", "log.format": "auto", "log.slow": 100 * time.Millisecond,
 		"catalog.dsn": "", "catalog.directDSN": "", "catalog.maxConns": 8,
 		"shards.keyFile": "", "shards.user": "", "shards.passwordFile": "", "shards.authSource": "admin",
 		"shards.tlsCAFile": "", "shards.tlsCertFile": "", "shards.tlsKeyFile": "",
