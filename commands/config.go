@@ -31,7 +31,7 @@ func configDocuments(ctx context.Context, req *request, coll string) ([]bson.Raw
 	view.ClusterID = configdb.ClusterID(view.Settings)
 	for _, e := range s.Entries {
 		c := catalog.CollectionChunks{Collection: *e.Coll}
-		if e.Table != nil {
+		if e.Table != nil && (coll == "chunks" || coll == "placementHistory") {
 			for i := range e.Table.Len() {
 				c.Chunks = append(c.Chunks, *e.Table.Chunk(i))
 			}

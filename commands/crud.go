@@ -41,6 +41,11 @@ func distinct(ctx context.Context, req *request) error {
 }
 
 func write(ctx context.Context, req *request) error {
+	if coll, ok := req.Cmd.First.Str(); ok && string(req.Cmd.DB) == configDB && req.row.Name == "update" {
+		ctx, cancel := req.Context(ctx)
+		defer cancel()
+		return req.h.router.UpdateConfig(ctx, req.Op, coll)
+	}
 	if err := req.writable(); err != nil {
 		return err
 	}
@@ -58,7 +63,7 @@ func findAndModify(ctx context.Context, req *request) error {
 func (req *request) writable() error {
 	switch string(req.Cmd.DB) {
 	case configDB:
-		return mongoerr.New(mongoerr.NotImplemented, "shardgate does not take writes to the config database yet")
+		return mongoerr.New(mongoerr.NotImplemented, "shardgate does not take inserts and deletes in the config database yet")
 	case "admin":
 		return mongoerr.New(mongoerr.NotImplemented, "shardgate does not take writes to the admin database yet")
 	}

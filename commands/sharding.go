@@ -255,14 +255,6 @@ func moveCollection(ctx context.Context, req *request) error {
 	return nil
 }
 
-func balancerStatus(_ context.Context, req *request) error {
-	req.Reply.String("mode", "off")
-	req.Reply.Bool("inBalancerRound", false)
-	req.Reply.Int64("numBalancerRounds", 0)
-	req.Reply.OK()
-	return nil
-}
-
 func flushRouterConfig(ctx context.Context, req *request) error {
 	if err := req.h.router.Refresh(ctx); err != nil {
 		return mongoerr.Wrap(mongoerr.FailedToSatisfyReadPreference, err, "the catalog (PostgreSQL) cannot be reached")
@@ -302,12 +294,8 @@ func getShardVersion(ctx context.Context, req *request) error {
 	if !e.Sharded() {
 		return mongoerr.Newf(mongoerr.NamespaceNotSharded, "Collection %s is not sharded.", ns)
 	}
-	var newest catalog.Timestamp
-	for i := range e.Table.Len() {
-		newest = max(newest, e.Table.Chunk(i).LastMod)
-	}
 	return req.document(bson.D{
-		{Key: "version", Value: newest.BSON()},
+		{Key: "version", Value: e.Newest().BSON()},
 		{Key: "versionEpoch", Value: e.Coll.Epoch},
 		{Key: "versionTimestamp", Value: e.Coll.Timestamp.BSON()},
 	})

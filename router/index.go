@@ -36,9 +36,14 @@ func (x *indexInfo) plain() bool {
 
 // indexesOf lists a collection's indexes as its first shard has them.
 func (r *Router) indexesOf(ctx context.Context, e *Entry) ([]indexInfo, error) {
+	return r.indexesOn(ctx, e, e.Table.Shards()[0])
+}
+
+// indexesOn lists a collection's indexes as a shard has them.
+func (r *Router) indexesOn(ctx context.Context, e *Entry, shard string) ([]indexInfo, error) {
 	db, coll := catalog.SplitNS(e.Coll.NS)
 	var list []indexInfo
-	err := r.drain(ctx, e.Table.Shards()[0], db, bson.D{{Key: "listIndexes", Value: coll}}, func(doc bson.Raw) error {
+	err := r.drain(ctx, shard, db, bson.D{{Key: "listIndexes", Value: coll}}, func(doc bson.Raw) error {
 		var x indexInfo
 		if err := bson.Unmarshal(doc, &x); err != nil {
 			return err

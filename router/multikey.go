@@ -12,12 +12,12 @@ import (
 )
 
 // refuseArrays refuses a shard key in whose fields some document has, or had, an array:
-// it would belong in no chunk, or in several. The indexes that support the key know.
-func (r *Router) refuseArrays(ctx context.Context, e *Entry, key *shardkey.Pattern) error {
+// it would belong in no chunk, or in several. The shard's indexes that support the key know.
+func (r *Router) refuseArrays(ctx context.Context, e *Entry, shard string, key *shardkey.Pattern) error {
 	if isIDKey(key) {
 		return nil
 	}
-	indexes, err := r.indexesOf(ctx, e)
+	indexes, err := r.indexesOn(ctx, e, shard)
 	if err != nil {
 		return err
 	}
@@ -26,7 +26,7 @@ func (r *Router) refuseArrays(ctx context.Context, e *Entry, key *shardkey.Patte
 		if x.Hidden || !x.plain() || !indexSupports(key, x.Key) {
 			continue
 		}
-		many, err := r.multikey(ctx, e, x.Name, key)
+		many, err := r.multikey(ctx, e, shard, x.Name, key)
 		if err != nil || !many {
 			return err
 		}
@@ -35,11 +35,11 @@ func (r *Router) refuseArrays(ctx context.Context, e *Entry, key *shardkey.Patte
 		"documents have arrays in its fields, so that the existing ones are multikey")
 }
 
-// multikey reports whether an index has several entries for one document because of the
-// fields of a key. Only explain tells.
-func (r *Router) multikey(ctx context.Context, e *Entry, index string, key *shardkey.Pattern) (bool, error) {
+// multikey reports whether an index of a shard has several entries for one document because
+// of the fields of a key. Only explain tells.
+func (r *Router) multikey(ctx context.Context, e *Entry, shard, index string, key *shardkey.Pattern) (bool, error) {
 	db, coll := catalog.SplitNS(e.Coll.NS)
-	body, err := r.run(ctx, e.Home(), db, bson.D{{Key: "explain", Value: bson.D{
+	body, err := r.run(ctx, shard, db, bson.D{{Key: "explain", Value: bson.D{
 		{Key: "find", Value: coll}, {Key: "hint", Value: index},
 	}}, {Key: "verbosity", Value: "queryPlanner"}})
 	if err != nil {

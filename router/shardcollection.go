@@ -131,17 +131,17 @@ func (r *Router) shardLocked(ctx context.Context, l catalog.Lock, e *Entry, spec
 // it does, all others wait for it.
 const transactionPatience = 5 * time.Second
 
-// awaitTransactions waits until no open transaction has touched the collection: their
-// statements have left the gate, but what they wrote comes with their commit. A collMod
-// of nothing takes the lock that all of them share.
-func (r *Router) awaitTransactions(ctx context.Context, e *Entry) error {
+// awaitTransactions waits until no open transaction on a shard has touched the collection:
+// their statements have left the gate, but what they wrote comes with their commit. A
+// collMod of nothing takes the lock that all of them share.
+func (r *Router) awaitTransactions(ctx context.Context, e *Entry, shard string) error {
 	limit := transactionPatience
 	own := false // the client's limit comes first
 	if d, ok := ctx.Deadline(); ok && time.Until(d) < limit {
 		limit, own = time.Until(d), true
 	}
 	db, coll := catalog.SplitNS(e.Coll.NS)
-	_, err := r.run(ctx, e.Home(), db, bson.D{
+	_, err := r.run(ctx, shard, db, bson.D{
 		{Key: "collMod", Value: coll},
 		{Key: "collectionUUID", Value: bson.Binary{Subtype: 4, Data: e.Coll.UUID[:]}},
 		{Key: "maxTimeMS", Value: max(limit.Milliseconds(), 1)},
@@ -155,7 +155,7 @@ func (r *Router) awaitTransactions(ctx context.Context, e *Entry) error {
 // newLayout decides the first chunks and makes the collection on their shards.
 func (r *Router) newLayout(ctx context.Context, e *Entry, spec *ShardSpec) (*catalog.Change, error) {
 	home := e.Home()
-	if err := r.awaitTransactions(ctx, e); err != nil {
+	if err := r.awaitTransactions(ctx, e, home); err != nil {
 		return nil, err
 	}
 	empty, err := r.isEmpty(ctx, home, e.Coll.NS)
@@ -163,7 +163,7 @@ func (r *Router) newLayout(ctx context.Context, e *Entry, spec *ShardSpec) (*cat
 		return nil, err
 	}
 	if !empty {
-		if err := r.refuseArrays(ctx, e, spec.Key); err != nil {
+		if err := r.refuseArrays(ctx, e, home, spec.Key); err != nil {
 			return nil, err
 		}
 	}

@@ -97,3 +97,34 @@ func FillBounds(p *Pattern, chunks []catalog.Chunk) error {
 	}
 	return nil
 }
+
+// Bound makes a bound of a document that has the fields of the key in whatever order, and
+// its ordered bytes. In a hashed field any whole number stands for that hash.
+func (p *Pattern) Bound(doc bson.Raw) (bound bson.Raw, key []byte, err error) {
+	b := newBuilder()
+	n := 0
+	r := NewReader(doc)
+	for r.Next() {
+		n++
+	}
+	if r.Err() != nil {
+		return nil, nil, r.Err()
+	}
+	if n != len(p.fields) {
+		return nil, nil, p.boundError(doc)
+	}
+	for i := range p.fields {
+		t, value, found, err := Lookup(doc, []string{p.fields[i].Name})
+		if err != nil || !found {
+			return nil, nil, p.boundError(doc)
+		}
+		if hash, whole := integer(t, value); i == p.hashed && whole {
+			b.int64(p.fields[i].Name, hash)
+		} else {
+			b.value(p.fields[i].Name, t, value)
+		}
+	}
+	bound = b.done()
+	key, err = p.AppendBound(nil, bound)
+	return bound, key, err
+}

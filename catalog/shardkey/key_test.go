@@ -186,6 +186,28 @@ func TestBounds(t *testing.T) {
 	require.Equal(t, 1, n)
 }
 
+// TestBoundInAnyForm: fields in any order, and whole numbers for hashes, make the same bound.
+func TestBoundInAnyForm(t *testing.T) {
+	p := pattern(t, `{"a.b":1,"h":"hashed"}`)
+	want := doc(t, `{"a.b":"x","h":{"$numberLong":"-7"}}`)
+	for _, in := range []string{
+		`{"a.b":"x","h":{"$numberLong":"-7"}}`, `{"h":{"$numberLong":"-7"},"a.b":"x"}`, `{"h":-7,"a.b":"x"}`,
+	} {
+		bound, key, err := p.Bound(doc(t, in))
+		require.NoError(t, err, in)
+		require.Equal(t, want, bound, in)
+		ordered, err := p.AppendBound(nil, want)
+		require.NoError(t, err)
+		require.Equal(t, ordered, key)
+	}
+	for _, in := range []string{
+		`{}`, `{"a.b":1}`, `{"h":1}`, `{"a":{"b":1},"h":1}`, `{"a.b":[1],"h":1}`, `{"a.b":1,"h":"x"}`, `{"a.b":1,"h":1.5}`, `{"a.b":1,"h":1,"c":1}`, `{"a.b":1,"a.b":1}`,
+	} {
+		_, _, err := p.Bound(doc(t, in))
+		require.ErrorIs(t, err, ErrBound, in)
+	}
+}
+
 func TestKeyDocument(t *testing.T) {
 	p := pattern(t, `{"a.b":1,"h":"hashed"}`)
 	d := doc(t, `{"h":2.5,"a":{"b":"x","c":1}}`)
