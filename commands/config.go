@@ -64,6 +64,13 @@ func configRead(ctx context.Context, req *request) error {
 	if err != nil {
 		return err
 	}
+	if first := req.firstStage(); coll == sessionsColl && string(first.Name) == listSessions {
+		stages, err := req.stages()
+		if err != nil {
+			return err
+		}
+		return sessionsAggregate(ctx, req, first, stages[1:])
+	}
 	return req.h.router.VirtualRead(ctx, req.Op, configDB+"."+coll, docs)
 }
 
@@ -100,7 +107,9 @@ func aggregateDatabase(ctx context.Context, req *request) error {
 	switch string(first.Name) {
 	case "$documents":
 		return req.h.router.OnAnyShard(ctx, req.Op)
-	case "$currentOp", "$changeStream", "$listLocalSessions", "$shardedDataDistribution", "$listSessions":
+	case listLocalSessions, listSessions:
+		return sessionsAggregate(ctx, req, first, stages[1:])
+	case "$currentOp", "$changeStream", "$shardedDataDistribution":
 		if req.strict() && string(first.Name) != "$changeStream" {
 			return mongoerr.Newf(mongoerr.APIStrictError, "%s is not allowed with 'apiStrict: true' in API Version 1", first.Name)
 		}

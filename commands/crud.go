@@ -20,6 +20,9 @@ func aggregate(ctx context.Context, req *request) error {
 	if _, isName := req.Cmd.First.StrBytes(); !isName {
 		return aggregateDatabase(ctx, req)
 	}
+	if err := req.sessionStage(); err != nil {
+		return err
+	}
 	if string(req.Cmd.DB) == configDB {
 		return configRead(ctx, req)
 	}

@@ -89,7 +89,10 @@ func (req *request) session(cl *client) error {
 		return mongoerr.New(mongoerr.InvalidOptions, "Internal sessions are only allowed for internal clients")
 	}
 	copy(req.Session.ID[:], id.Value[5:])
-	return nil
+	if req.row.Anonymous {
+		return nil // a mongod does not look at their sessions
+	}
+	return req.touch(req.Session.ID)
 }
 
 func (req *request) transaction() error {

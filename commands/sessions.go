@@ -2,6 +2,7 @@ package commands
 
 import (
 	"context"
+	"time"
 
 	"github.com/google/uuid"
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -16,6 +17,9 @@ const maxSessionsAtOnce = 10_000
 
 func startSession(_ context.Context, req *request) error {
 	id := uuid.New()
+	if err := req.touch(router.UUID(id)); err != nil {
+		return err
+	}
 	return req.document(bson.D{
 		{Key: "id", Value: bson.D{{Key: "id", Value: bson.Binary{Subtype: 4, Data: id[:]}}}},
 		{Key: "timeoutMinutes", Value: int32(30)},
@@ -30,12 +34,24 @@ func sessionsCommand(name string) func(context.Context, *request) error {
 		if err != nil {
 			return err
 		}
+		if name == "refreshSessions" {
+			for _, id := range ids {
+				if err := req.touch(id); err != nil {
+					return err
+				}
+			}
+		}
 		if len(ids) > 0 {
 			req.h.router.EndSessions(ctx, req.Op, name, ids)
 		}
 		req.Reply.OK()
 		return nil
 	}
+}
+
+// touch notes that the client uses a session.
+func (req *request) touch(id router.UUID) error {
+	return req.h.router.TouchSession(router.Session{ID: id, UID: req.Session.UID}, time.Now())
 }
 
 func sessionIDs(req *request) ([]router.UUID, error) {

@@ -22,7 +22,9 @@ type Command struct {
 	Committal    bool // commitTransaction and abortTransaction
 	KeepsMaxTime bool // maxTimeMS is not the operation's limit (getMore)
 	APIv1        bool // in API version 1
-	Refused      bool // answers with the error that a mongos answers
+	// EndsWithClient: is of no use when the client's connection has ended.
+	EndsWithClient bool
+	Refused        bool // answers with the error that a mongos answers
 
 	// run answers the command; nil: 238 NotImplemented.
 	run func(context.Context, *request) error
@@ -76,19 +78,19 @@ func copyRow(to, from *Command) {
 	to.AdminOnly, to.Anonymous, to.OpQuery = from.AdminOnly, from.Anonymous, from.OpQuery
 	to.Write, to.WriteConcern, to.AnyLevel, to.Txn = from.Write, from.WriteConcern, from.AnyLevel, from.Txn
 	to.Retryable, to.Committal, to.KeepsMaxTime = from.Retryable, from.Committal, from.KeepsMaxTime
-	to.APIv1, to.Refused, to.run = from.APIv1, from.Refused, from.run
+	to.APIv1, to.EndsWithClient, to.Refused, to.run = from.APIv1, from.EndsWithClient, from.Refused, from.run
 }
 
 func crud() []Command {
 	return []Command{
-		{Name: "aggregate", Help: "Runs an aggregation pipeline.", Txn: true, APIv1: true, WriteConcern: true, AnyLevel: true, run: aggregate},
-		{Name: "count", Help: "Counts documents.", APIv1: true, AnyLevel: true, run: count},
+		{Name: "aggregate", Help: "Runs an aggregation pipeline.", Txn: true, APIv1: true, WriteConcern: true, AnyLevel: true, EndsWithClient: true, run: aggregate},
+		{Name: "count", Help: "Counts documents.", APIv1: true, AnyLevel: true, EndsWithClient: true, run: count},
 		{Name: "delete", Help: "Deletes documents.", Write: true, Txn: true, Retryable: true, APIv1: true, run: write},
-		{Name: "distinct", Help: "Lists the distinct values of a field.", Txn: true, APIv1: true, AnyLevel: true, run: distinct},
-		{Name: "explain", Help: "Says how a command would run, and on which shards.", APIv1: true, run: explain},
-		{Name: "find", Help: "Queries documents.", Txn: true, APIv1: true, AnyLevel: true, run: find},
+		{Name: "distinct", Help: "Lists the distinct values of a field.", Txn: true, APIv1: true, AnyLevel: true, EndsWithClient: true, run: distinct},
+		{Name: "explain", Help: "Says how a command would run, and on which shards.", APIv1: true, EndsWithClient: true, run: explain},
+		{Name: "find", Help: "Queries documents.", Txn: true, APIv1: true, AnyLevel: true, EndsWithClient: true, run: find},
 		{Name: "findAndModify", Aliases: []string{"findandmodify"}, Help: "Changes one document and returns it.", Write: true, Txn: true, Retryable: true, APIv1: true, run: findAndModify},
-		{Name: "getMore", Help: "Returns the next batch of a cursor.", Txn: true, APIv1: true, KeepsMaxTime: true, AnyLevel: true, run: getMore},
+		{Name: "getMore", Help: "Returns the next batch of a cursor.", Txn: true, APIv1: true, KeepsMaxTime: true, AnyLevel: true, EndsWithClient: true, run: getMore},
 		{Name: "insert", Help: "Inserts documents.", Write: true, Txn: true, Retryable: true, APIv1: true, run: write},
 		{Name: "killCursors", Help: "Closes cursors.", Txn: true, APIv1: true, AnyLevel: true, run: killCursors},
 		{Name: "update", Help: "Updates documents.", Write: true, Txn: true, Retryable: true, APIv1: true, run: write},
@@ -149,6 +151,7 @@ func diagnostics() []Command {
 		{Name: "buildInfo", Aliases: []string{"buildinfo"}, Help: "Says which version this is.", Anonymous: true, OpQuery: true, run: buildInfo},
 		{Name: "connectionStatus", Help: "Says who is logged in.", Anonymous: true, run: connectionStatus},
 		{Name: "dbStats", Aliases: []string{"dbstats"}, Help: "Adds up what all shards hold of a database.", run: dbStats},
+		{Name: "fsync", Help: "Has all shards write what they hold to their disks.", AdminOnly: true, run: fsync},
 		{Name: "getCmdLineOpts", Help: "Says how the program was started.", AdminOnly: true, run: getCmdLineOpts},
 		{Name: "getLog", Help: "Returns recent warnings.", AdminOnly: true, run: getLog},
 		{Name: "getParameter", Help: "Returns parameters.", AdminOnly: true, run: getParameter},
@@ -159,6 +162,8 @@ func diagnostics() []Command {
 		{Name: "listCommands", Help: "Lists the commands.", run: listCommands},
 		{Name: "ping", Help: "Answers.", Anonymous: true, APIv1: true, run: ping},
 		{Name: "serverStatus", Help: "Returns the router's counters.", run: serverStatus},
+		{Name: "usersInfo", Help: "Lists the users: there are none yet.", run: usersInfo},
+		{Name: "validate", Help: "Checks a collection on all shards that own it.", run: validate},
 		{Name: "whatsmyuri", Help: "Returns the client's address.", Anonymous: true, run: whatsmyuri},
 	}
 }
@@ -181,7 +186,7 @@ func notYet() []Command {
 		"configureQueryAnalyzer", "connPoolStats", "connPoolSync", "convertToCapped",
 		"createRole", "createUser", "currentOp", "dataSize", "dropAllRolesFromDatabase",
 		"dropAllUsersFromDatabase", "dropConnections", "dropRole", "dropUser", "features",
-		"filemd5", "fsync", "fsyncUnlock", "getClusterParameter", "getDefaultRWConcern",
+		"filemd5", "fsyncUnlock", "getClusterParameter", "getDefaultRWConcern",
 		"getDiagnosticData", "grantPrivilegesToRole", "grantRolesToRole", "grantRolesToUser",
 		"invalidateUserCache", "killAllSessions", "killAllSessionsByPattern", "killOp", "logRotate",
 		"logout", "mapReduce", "moveChunk",
@@ -194,7 +199,7 @@ func notYet() []Command {
 		"setIndexCommitQuorum", "setParameter", "setProfilingFilterGlobally", "setUserWriteBlockMode",
 		"shutdown", "splitVector", "transitionFromDedicatedConfigServer",
 		"transitionToDedicatedConfigServer", "unshardCollection", "updateRole", "updateUser",
-		"updateZoneKeyRange", "usersInfo", "validate", "validateDBMetadata",
+		"updateZoneKeyRange", "validateDBMetadata",
 	}
 	rows := make([]Command, len(names))
 	for i, n := range names {

@@ -40,8 +40,7 @@ func derivedSession(id UUID, purpose string, n uint64) UUID {
 	b := binary.BigEndian.AppendUint64(append(id[:len(id):len(id)], purpose...), n)
 	sum := sha256.Sum256(b)
 	out := UUID(sum[:16])
-	out[6] = out[6]&0x0f | 0x40
-	out[8] = out[8]&0x3f | 0x80
+	reserve(&out)
 	return out
 }
 

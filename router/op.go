@@ -277,7 +277,6 @@ func ImplicitSession(router UUID, conn int64) UUID {
 	for i := range b {
 		id[8+i] ^= b[i]
 	}
-	id[6] = id[6]&0x0f | 0x40
-	id[8] = id[8]&0x3f | 0x80
+	reserve(&id)
 	return id
 }

@@ -22,6 +22,7 @@ type numberTable struct {
 	last map[sessionKey]lastNumber // guarded by mu
 }
 
+// sessionKey is a client's session with its user.
 type sessionKey struct {
 	id  UUID
 	uid [32]byte

@@ -65,6 +65,7 @@ type Router struct {
 	self     atomic.Pointer[catalog.Router]
 	lastTime atomic.Uint64 // of freshTime
 	cursors  cursorTable
+	sessions sessionCache
 	txns     txnTable
 	numbers  numberTable
 	prepared sync.Map     // ids of shards on which InternalDB is ready
@@ -112,6 +113,7 @@ func New(ctx context.Context, opts Options) (*Router, error) {
 	r.snap.Store(&Snapshot{})
 	r.shards.Store(&map[string]*backend.Shard{})
 	r.cursors.init(opts.CursorTimeout, r.wakeRetired)
+	r.sessions.init()
 	r.txns.init()
 	replaced, err := r.register(ctx, nil)
 	if err != nil {

@@ -12,6 +12,9 @@ import (
 func (r *Router) EndSessions(ctx context.Context, op *Op, command string, ids []UUID) {
 	for _, id := range ids {
 		r.CloseCursors(ctx, id)
+		if command == "endSessions" {
+			r.sessions.forget(Session{ID: id, UID: op.Session.UID})
+		}
 	}
 	b := bsoncore.NewArrayBuilder()
 	for _, id := range ids {
@@ -31,6 +34,13 @@ func (r *Router) EndSessions(ctx context.Context, op *Op, command string, ids []
 				r.log.Debug().Err(err).Str("shard", id).Msg(command)
 			}
 		})
+	}
+}
+
+// Cut ends on the shards what runs for clients that have gone, where it may be cut.
+func (r *Router) Cut() {
+	for _, s := range r.Shards() {
+		s.Cut()
 	}
 }
 

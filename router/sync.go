@@ -277,6 +277,7 @@ func (r *Router) prune(ctx context.Context) {
 	}
 	r.cursors.expire(func(c *Cursor) { r.killShardCursors(ctx, c) })
 	r.txns.expire()
+	r.sessions.expire(time.Now())
 }
 
 // catalogError is what a client sees of a catalog failure: 133 where it cannot be

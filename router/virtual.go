@@ -19,6 +19,9 @@ const literalLimit = wire.MaxDocumentLen - 1<<20
 // mongod of whichever shard is there (MONGOD.md "Merging"). The reply's cursor is given
 // as one on ns; collation as for VirtualDocs.
 func (r *Router) Virtual(ctx context.Context, op *Op, ns string, docs []bson.Raw, stages []wire.Doc, collation bson.Raw) error {
+	if err := reachesNothing(op, stages); err != nil {
+		return err
+	}
 	if len(stages) == 0 && len(r.anyShards()) == 0 || len(docs) == 0 && len(stages) == 0 {
 		return r.virtualAlone(op, ns, docs)
 	}
@@ -28,6 +31,25 @@ func (r *Router) Virtual(ctx context.Context, op *Op, ns string, docs []bson.Raw
 		return err
 	}
 	return r.virtual(ctx, op, ns, all, stages, collation)
+}
+
+// reachesNothing refuses stages that read or write collections: they would be the
+// router's own on the shard.
+func reachesNothing(op *Op, stages []wire.Doc) error {
+	var p pipeline
+	for _, d := range stages {
+		spec, _ := d.First()
+		if err := p.stage(&spec, string(op.Cmd.DB), 0); err != nil {
+			return err
+		}
+	}
+	switch {
+	case p.out:
+		return notYet("$out and $merge")
+	case len(p.foreign) > 0:
+		return notYet("a pipeline over what is in no collection that reaches one")
+	}
+	return nil
 }
 
 func (r *Router) virtual(ctx context.Context, op *Op, ns string, docs *spool, stages []wire.Doc, collation bson.Raw) error {
