@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net"
+	"sync/atomic"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/mongo/address"
@@ -27,6 +28,9 @@ type conn struct {
 	generation uint64    // of the pool, when it was opened
 	idleSince  time.Time // set while it lies in the pool
 	fresh      bool      // has not carried a request yet
+
+	ctx      context.Context //nolint:containedctx // guarded by the pool's mu: of the request under way
+	mayBeCut atomic.Bool     // that request may be ended when ctx has
 }
 
 // noDeadline ends a deadline set before.

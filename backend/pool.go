@@ -44,6 +44,7 @@ func (p *pool) get(ctx context.Context, deadline time.Time) (*conn, error) {
 		c := p.idle[n-1]
 		p.idle = p.idle[:n-1]
 		p.busy[c] = struct{}{}
+		c.ctx = ctx
 		p.mu.Unlock()
 		return c, nil
 	}
@@ -58,6 +59,11 @@ func (p *pool) get(ctx context.Context, deadline time.Time) (*conn, error) {
 	c, err := p.wait(ctx, deadline, turn)
 	if c == nil && err == nil {
 		return p.dial(ctx, deadline)
+	}
+	if c != nil {
+		p.mu.Lock()
+		c.ctx = ctx
+		p.mu.Unlock()
 	}
 	return c, err
 }
@@ -93,8 +99,8 @@ func (p *pool) wait(ctx context.Context, deadline time.Time, turn chan *conn) (*
 	return nil, ctx.Err()
 }
 
-func (p *pool) dial(ctx context.Context, deadline time.Time) (*conn, error) {
-	ctx, cancel := withDeadline(ctx, deadline)
+func (p *pool) dial(caller context.Context, deadline time.Time) (*conn, error) {
+	ctx, cancel := withDeadline(caller, deadline)
 	defer cancel()
 	var c *conn
 	var err error
@@ -126,6 +132,7 @@ func (p *pool) dial(ctx context.Context, deadline time.Time) (*conn, error) {
 		return nil, err
 	}
 	p.busy[c] = struct{}{}
+	c.ctx = caller
 	return c, nil
 }
 
@@ -138,6 +145,7 @@ func (p *pool) put(c *conn, broken bool) {
 
 // putLocked is put. Who waits longest gets the connection, before anybody new.
 func (p *pool) putLocked(c *conn, broken bool) {
+	c.ctx = nil
 	if broken || p.closed || c.generation != p.generation {
 		delete(p.busy, c)
 		c.close()
@@ -202,6 +210,18 @@ func (p *pool) prune(t time.Time) {
 	}
 	p.idle = append(p.idle[:0], p.idle[n:]...)
 	p.open -= n
+}
+
+// cut closes the connections whose requests may be ended and whose callers' contexts have
+// ended: a member ends a read when its connection does.
+func (p *pool) cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c := range p.busy {
+		if c.ctx != nil && c.ctx.Err() != nil && c.mayBeCut.Load() {
+			c.close()
+		}
+	}
 }
 
 // close closes everything, running requests included.

@@ -235,6 +235,7 @@ type Request struct {
 	Pref     ReadPref  // which member
 	Addr     string    // this very member, where not empty (getMore)
 	Deadline time.Time // zero: none
+	MayBeCut bool      // a read: Cut ends it when its context has ended
 }
 
 // grace is how much longer than the shard the router waits for a reply to an
@@ -259,10 +260,11 @@ func (s *Shard) RoundTrip(ctx context.Context, r *Request, buf []byte) (reply []
 	if !r.Deadline.IsZero() {
 		deadline = r.Deadline.Add(grace)
 	}
+	c.mayBeCut.Store(r.MayBeCut)
 	reply, sent, err := c.roundTrip(deadline, r.Msg, buf)
 	if err != nil {
 		p.put(c, true)
-		if !c.fresh && !isTimeout(err) {
+		if !c.fresh && !isTimeout(err) && ctx.Err() == nil {
 			p.clear() // its siblings were opened to the same, probably dead, peer
 		}
 		failure := s.failed(addr, sent, err)
@@ -320,6 +322,13 @@ func (s *Shard) HasReached(t uint64) bool { return s.opTime.Load() >= t }
 func (s *Shard) Clear() {
 	for _, p := range *s.poolsRead.Load() {
 		p.clear()
+	}
+}
+
+// Cut ends the requests that may be cut and whose contexts have ended.
+func (s *Shard) Cut() {
+	for _, p := range *s.poolsRead.Load() {
+		p.cut()
 	}
 }
 

@@ -81,6 +81,9 @@ func (h *Handler) Closed(ctx context.Context, c *server.Conn) {
 	}
 }
 
+// Left implements server.Handler.
+func (h *Handler) Left() { h.router.Cut() }
+
 // Time implements server.Handler.
 func (h *Handler) Time() *wire.ClusterTime { return h.router.Clock.Signed() }
 
@@ -121,6 +124,9 @@ func (h *Handler) run(ctx context.Context, cl *client, req *request) error {
 	}
 	if row.run == nil {
 		return mongoerr.Newf(mongoerr.NotImplemented, "shardgate does not do %s yet", row.Name)
+	}
+	if row.EndsWithClient && !req.Txn.InTxn {
+		req.conn.EndsWithClient()
 	}
 	if err := h.router.BeginStatement(req.Op); err != nil {
 		return err

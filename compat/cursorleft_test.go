@@ -81,3 +81,81 @@ func TestCursorsOfAClientThatLeaves(t *testing.T) {
 	closed("it was killed")
 	refused(t, c.run(bson.D{{"getMore", id}, {"collection", "c"}, {"$db", db}}), 43, "CursorNotFound")
 }
+
+// TestReadsOfAClientThatLeaves: what runs on the shards for a client ends with its connection; a write goes on to its end.
+func TestReadsOfAClientThatLeaves(t *testing.T) {
+	db := newDB(t)
+	shardCollection(t, 0, db+".c", bson.D{{"_id", "hashed"}})
+
+	var docs []any
+	for i := range 1000 {
+		docs = append(docs, bson.D{{"_id", i}})
+	}
+
+	_, err := router(t, 0).Database(db).Collection("c").InsertMany(t.Context(), docs)
+	require.NoError(t, err)
+
+	// Of each shard's documents, one takes a second: minutes in all.
+	slow := bson.D{{"$where", "sleep(1000) || true"}}
+	running := func() (n int) {
+		for i := range shardCount {
+			cur, err := shard(t, i).Database("admin").Aggregate(t.Context(), bson.A{
+				bson.D{{"$currentOp", bson.D{{"allUsers", true}}}}, bson.D{{"$match", bson.D{{"ns", db + ".c"}, {"active", true}}}},
+			})
+			n += len(all(t, cur, err))
+		}
+
+		return n
+	}
+	becomes := func(want int, what string) {
+		t.Helper()
+		eventually(t, opLimit, what, func() error {
+			if n := running(); n != want {
+				return fmt.Errorf("%d run", n)
+			}
+
+			return nil
+		})
+	}
+	leave := func(cmd bson.D) *rawConn {
+		c := dialRaw(t, 0)
+		c.write(c.msg(0, c.body(append(cmd, bson.E{Key: "$db", Value: db}))))
+
+		return c
+	}
+
+	for _, cmd := range []bson.D{
+		{{"find", "c"}, {"filter", slow}},
+		{{"find", "c"}, {"filter", append(bson.D{{"_id", bson.D{{"$gte", 0}}}}, slow...)}, {"sort", bson.D{{"_id", 1}}}, {"lsid", session()}},
+		{{"aggregate", "c"}, {"pipeline", bson.A{bson.D{{"$match", bson.D{{"$expr", bson.D{{"$function", bson.D{{"body", "function() { sleep(1000); return true }"}, {"args", bson.A{}}, {"lang", "js"}}}}}}}}}}, {"cursor", bson.D{}}},
+		{{"count", "c"}, {"query", slow}},
+		{{"distinct", "c"}, {"key", "_id"}, {"query", slow}},
+	} {
+		c := leave(cmd)
+		becomes(shardCount, "it runs on all shards")
+		require.NoError(t, c.Close())
+		becomes(0, fmt.Sprintf("%v ends with its client", cmd))
+	}
+
+	// One shard, and a getMore.
+	c := dialRaw(t, 0)
+	first := ok(t, c.run(bson.D{{"find", "c"}, {"filter", slow}, {"batchSize", 0}, {"$db", db}}))
+	c.write(c.msg(0, c.body(bson.D{{"getMore", first.Lookup("cursor", "id").Int64()}, {"collection", "c"}, {"$db", db}})))
+	becomes(1, "the getMore runs")
+	require.NoError(t, c.Close())
+	becomes(0, "the getMore ends with its client")
+
+	// A write is done, whether its client hears of it or not.
+	c = leave(bson.D{{"update", "c"}, {"updates", bson.A{bson.D{
+		{"q", bson.D{{"_id", 7}, {"$where", "sleep(3000) || true"}}}, {"u", bson.D{{"$set", bson.D{{"done", true}}}}},
+	}}}})
+	becomes(1, "the update runs")
+	require.NoError(t, c.Close())
+	eventually(t, opLimit, "the update is done", func() error {
+		if n := count(t, router(t, 0).Database(db).Collection("c"), bson.D{{"done", true}}); n != 1 {
+			return fmt.Errorf("%d are", n)
+		}
+
+		return nil
+	})
+}

@@ -29,7 +29,11 @@ type Conn struct {
 	reader *wire.Reader
 	by     time.Time // the write deadline that is set
 	once   sync.Once
-	busy   atomic.Bool // an operation is running
+	busy   atomic.Bool  // an operation is running
+	count  atomic.Int64 // of messages begun
+	leaves atomic.Bool  // the running operation ends when its client goes
+	cancel context.CancelFunc
+	seen   int64       // for watch alone: count when it looked last
 	ending atomic.Bool // close when it is done
 
 	compressor wire.Compressor // of the message at hand, and so of its replies; 0: none
@@ -50,6 +54,10 @@ func (c *Conn) Local() string { return c.nc.LocalAddr().String() }
 
 // Buffers returns the pool that replies and shard messages borrow from.
 func (c *Conn) Buffers() *wire.Buffers { return &c.server.buffers }
+
+// EndsWithClient says that the running operation is of no use to anybody when its client
+// has gone: its context ends then, and the Handler's Left is called.
+func (c *Conn) EndsWithClient() { c.leaves.Store(true) }
 
 // Connections returns how many clients are connected to this router.
 func (c *Conn) Connections() int { return c.server.Connections() }
@@ -76,8 +84,10 @@ func (c *Conn) serve(ctx context.Context) {
 	for !c.ending.Load() {
 		b, err := c.reader.Next(wire.MaxMessageLen)
 		if err == nil {
+			c.count.Add(1)
 			c.busy.Store(true)
 			err = c.guarded(ctx, b, &m)
+			c.leaves.Store(false)
 			c.busy.Store(false)
 			c.reader.Release()
 		}

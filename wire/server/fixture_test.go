@@ -27,6 +27,7 @@ type fakeHandler struct {
 	query   func(q *wire.Query, reply *wire.Reply) (uint32, error)
 	calls   atomic.Int64
 	closed  atomic.Int64
+	left    atomic.Int64
 	clock   *wire.ClusterTime
 }
 
@@ -51,6 +52,7 @@ func (f *fakeHandler) Query(_ context.Context, _ *Conn, q *wire.Query, reply *wi
 }
 
 func (f *fakeHandler) Closed(context.Context, *Conn) { f.closed.Add(1) }
+func (f *fakeHandler) Left()                         { f.left.Add(1) }
 func (f *fakeHandler) Time() *wire.ClusterTime       { return f.clock }
 
 // running is a server that runs until stop.

@@ -24,6 +24,10 @@ type Handler interface {
 	// Query answers an OP_QUERY on a "$cmd" collection, likewise; flags are those
 	// of the OP_REPLY.
 	Query(ctx context.Context, c *Conn, q *wire.Query, reply *wire.Reply) (flags uint32, err error)
+	// Left is called, by a goroutine of the server's own, when the client of a running
+	// operation that ends with it has gone: its context has ended. It is called again while
+	// the operation still runs.
+	Left()
 	// Closed is called once when a connection has ended.
 	Closed(ctx context.Context, c *Conn)
 	// Time returns the cluster time to send with a reply, or nil for none.
@@ -51,7 +55,7 @@ type Server struct {
 	lastConn atomic.Int64
 	wg       sync.WaitGroup
 
-	writeLimit, cutLimit time.Duration
+	writeLimit, cutLimit, watchEvery time.Duration
 
 	mu       sync.Mutex
 	conns    map[*Conn]struct{} // guarded by mu
@@ -65,7 +69,7 @@ func New(opts Options) *Server {
 		l = tls.NewListener(l, opts.TLS)
 	}
 	return &Server{
-		opts: opts, listener: l, writeLimit: writeLimit, cutLimit: cutLimit,
+		opts: opts, listener: l, writeLimit: writeLimit, cutLimit: cutLimit, watchEvery: watchEvery,
 		conns: map[*Conn]struct{}{}, stopping: make(chan struct{}),
 	}
 }
@@ -92,6 +96,7 @@ func (s *Server) Run(ctx context.Context) {
 	defer stopped()
 	opCtx, cancelOps := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancelOps()
+	go s.watch(opCtx)
 	for {
 		nc, err := s.listener.Accept()
 		if ctx.Err() != nil {
@@ -118,6 +123,8 @@ func (s *Server) Run(ctx context.Context) {
 
 func (s *Server) start(ctx context.Context, nc net.Conn) {
 	c := newConn(s, nc)
+	connCtx, cancel := context.WithCancel(ctx)
+	c.cancel = cancel
 	s.mu.Lock()
 	full := s.opts.MaxConns > 0 && len(s.conns) >= s.opts.MaxConns
 	if !full {
@@ -127,17 +134,19 @@ func (s *Server) start(ctx context.Context, nc net.Conn) {
 	if full {
 		s.opts.Log.Warn().Int("limit", s.opts.MaxConns).Msg("connection refused: too many clients")
 		nc.Close()
+		cancel()
 		return
 	}
 	s.wg.Go(func() {
 		defer func() {
+			cancel()
 			s.mu.Lock()
 			delete(s.conns, c)
 			s.mu.Unlock()
 			c.close()
 			s.opts.Handler.Closed(ctx, c)
 		}()
-		c.serve(ctx)
+		c.serve(connCtx)
 	})
 }
 
