@@ -3,6 +3,7 @@ package server
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
@@ -80,6 +81,10 @@ func (c *Conn) stopWhenIdle() {
 
 func (c *Conn) serve(ctx context.Context) {
 	log := c.server.opts.Log
+	if err := c.handshake(ctx); err != nil {
+		log.Info().Int64("conn", c.ID).Err(err).Msg("connection closed: no TLS")
+		return
+	}
 	var m wire.Msg
 	for !c.ending.Load() {
 		b, err := c.reader.Next(wire.MaxMessageLen)
@@ -103,6 +108,20 @@ func (c *Conn) serve(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// handshakeLimit is how long a client may take to agree on TLS.
+const handshakeLimit = 10 * time.Second
+
+// handshake agrees on TLS, where that is asked for.
+func (c *Conn) handshake(ctx context.Context) error {
+	t, is := c.nc.(*tls.Conn)
+	if !is {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, handshakeLimit)
+	defer cancel()
+	return t.HandshakeContext(ctx)
 }
 
 // errPanicked ends a connection whose message made the program panic.

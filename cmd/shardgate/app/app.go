@@ -70,6 +70,10 @@ func New(ctx context.Context, c *Config, log zerolog.Logger) (*App, error) {
 	if err != nil {
 		return nil, err
 	}
+	clientTLS, err := serverTLS(&c.TLS, log)
+	if err != nil {
+		return nil, err
+	}
 	var lc net.ListenConfig
 	listener, err := lc.Listen(ctx, "tcp", c.Listen)
 	if err != nil {
@@ -95,7 +99,7 @@ func New(ctx context.Context, c *Config, log zerolog.Logger) (*App, error) {
 		Slow: c.Log.Slow, Name: c.Advertise,
 	})
 	a.server = server.New(server.Options{
-		Listener: listener, Handler: handler, Log: log, MaxConns: c.MaxConnections, DrainTimeout: c.DrainTimeout,
+		Listener: listener, TLS: clientTLS, Handler: handler, Log: log, MaxConns: c.MaxConnections, DrainTimeout: c.DrainTimeout,
 	})
 	if probes != nil {
 		a.http = newHTTPServer(a, probes, handler.Collectors())

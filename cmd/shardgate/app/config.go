@@ -2,7 +2,6 @@ package app
 
 import (
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -29,6 +28,7 @@ type Config struct {
 	MaxConnections int           `mapstructure:"maxConnections"`   // clients; 0: no limit
 	DrainTimeout   time.Duration `mapstructure:"drainTimeout"`     // for running operations at the end
 
+	TLS     TLSConfig     `mapstructure:"tls"`
 	HTTP    HTTPConfig    `mapstructure:"http"`
 	Log     LogConfig     `mapstructure:"log"`
 	Catalog CatalogConfig `mapstructure:"catalog"`
@@ -98,6 +98,7 @@ func defaults(v *viper.Viper) {
 	for key, value := range map[string]any{ // map[string]any: viper takes values of any type
 		"listen": "127.0.0.1:27017", "advertise": "", "insecure-no-auth": false, "maxConnections": 0,
 		"drainTimeout": 10 * time.Second, "http.listen": "", "http.pprof": false,
+		"tls.certFile": "", "tls.keyFile": "", "tls.caFile": "", "tls.minVersion": "1.2",
 		"log.level": "info", "log.format": "auto", "log.slow": 100 * time.Millisecond,
 		"catalog.dsn": "", "catalog.directDSN": "", "catalog.maxConns": 8,
 		"shards.keyFile": "", "shards.user": "", "shards.passwordFile": "", "shards.authSource": "admin",
@@ -230,6 +231,9 @@ func (c *Config) check() error {
 	if (c.Shards.TLSCertFile == "") != (c.Shards.TLSKeyFile == "") {
 		return errors.New("shards.tlsCertFile: needs shards.tlsKeyFile, and the other way round")
 	}
+	if err := c.TLS.check(); err != nil {
+		return err
+	}
 	return c.checkNumbers()
 }
 
@@ -285,14 +289,11 @@ func (c *ShardsConfig) tls() (*tls.Config, error) {
 	}
 	t := &tls.Config{MinVersion: tls.VersionTLS12}
 	if c.TLSCAFile != "" {
-		pem, err := os.ReadFile(c.TLSCAFile)
+		pool, err := certPool(c.TLSCAFile)
 		if err != nil {
 			return nil, fmt.Errorf("shards.tlsCAFile: %w", err)
 		}
-		t.RootCAs = x509.NewCertPool()
-		if !t.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, errors.New("shards.tlsCAFile: holds no certificate")
-		}
+		t.RootCAs = pool
 	}
 	if c.TLSCertFile != "" {
 		cert, err := tls.LoadX509KeyPair(c.TLSCertFile, c.TLSKeyFile)
