@@ -29,7 +29,7 @@ func TestClaimDuringAStepDown(t *testing.T) {
 			}
 			one := bson.D{e("$eq", int32(1))}
 			return bson.D{e("value", bson.D{e("choice", bson.D{
-				e("attempt", int32(0)), e("shard", "s"), e("filter", bson.D{e("_id", one), e("k", one)}),
+				e("attempt", int32(0)), e("shard", "t"), e("filter", bson.D{e("_id", one), e("k", one)}),
 			})}), e("ok", 1.0)}
 		case "update":
 			return bson.D{e("n", int32(1)), e("nModified", int32(1)), e("ok", 1.0)}

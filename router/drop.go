@@ -104,7 +104,9 @@ func (r *Router) dropFenced(ctx context.Context, l catalog.Lock, e *Entry) error
 // dropOnShards drops on the owners, a view wherever it is.
 func (r *Router) dropOnShards(ctx context.Context, e *Entry) error {
 	if e.Table != nil {
-		for _, shard := range append(r.snap.Load().leftOn(e), e.Table.Shards()...) {
+		shards := append(r.snap.Load().leftOn(e), e.Table.Shards()...)
+		slices.Sort(shards)
+		for _, shard := range slices.Compact(shards) {
 			if err := r.dropAt(ctx, shard, e.Coll.NS, e.Coll.UUID); err != nil {
 				return err
 			}

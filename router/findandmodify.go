@@ -38,12 +38,14 @@ func (r *Router) FindAndModify(ctx context.Context, op *Op) error {
 	if err != nil {
 		return err
 	}
-	ran, err := r.ranBefore(ctx, op, s.entry, 1)
+	ran, again, err := r.ranBefore(ctx, op, s.entry, 1)
+	if err == nil && again {
+		one := []statement{{aim: a}}
+		err = r.sendBack(ctx, op, s.entry, one, ran)
+		a = one[0].aim
+	}
 	if err != nil {
 		return err
-	}
-	if shard, did := ran[0]; did {
-		a = aim{shards: []string{shard}}
 	}
 	s.shards, op.Trace.Why = a.shards, a.why
 	if a.way != wayDirect {

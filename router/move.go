@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/shardgate/shardgate/catalog"
+	"github.com/shardgate/shardgate/catalog/shardkey"
 	"github.com/shardgate/shardgate/router/movement"
 	"github.com/shardgate/shardgate/wire/mongoerr"
 )
@@ -36,12 +37,19 @@ func (r *Router) MoveCollection(ctx context.Context, ns, to string) error {
 		if err := r.clearLeft(ctx, l, ns); err != nil {
 			return err
 		}
-		m := &mover{r: r, lock: l, row: catalog.Movement{
-			ID: uuid.New(), NS: ns, Collection: e.Coll.UUID, From: e.Home(), To: to, State: catalog.MovementCopying, Since: time.Now(),
-		}}
-		m.facts = movement.Facts{State: m.row.State, Mine: true}
+		m := r.newMover(l, e, e.Home(), to, nil)
+		m.facts.Known = true // no router goes there before the switch
 		return m.begin(ctx)
 	})
+}
+
+// newMover is for a movement that is to begin.
+func (r *Router) newMover(l catalog.Lock, e *Entry, from, to string, part *catalog.Range) *mover {
+	m := &mover{r: r, lock: l, row: catalog.Movement{
+		ID: uuid.New(), NS: e.Coll.NS, Collection: e.Coll.UUID, From: from, To: to, Range: part, State: catalog.MovementCopying, Since: time.Now(),
+	}}
+	m.facts = movement.Facts{State: m.row.State, Mine: true}
+	return m
 }
 
 // movable checks what the command asks for (MONGOS.md §7.2).
@@ -82,6 +90,8 @@ type mover struct {
 	row   catalog.Movement
 	facts movement.Facts
 	copy  *copier // of the router that began it
+	keys  *shardkey.Pattern
+	begun catalog.Version // in which the row came, for the router that began it
 
 	began   time.Time     // of holding writes back
 	held    time.Duration // how long they were held for the switch
@@ -96,8 +106,9 @@ func (m *mover) begin(ctx context.Context) error {
 	defer cancel()
 	m.copy = newCopier(m)
 	v, err := m.r.applyVersion(run, catalog.Change{
-		Locks: m.locks(), Movements: []catalog.Movement{m.row}, Log: []catalog.LogEntry{m.log("moveCollection.start")},
+		Locks: m.locks(), Movements: []catalog.Movement{m.row}, Log: []catalog.LogEntry{m.log("start")},
 	})
+	m.begun = v
 	if err == nil {
 		// A router that does not answer now would hold up the switch.
 		err = m.r.await(run, v, m.row.NS, m.r.opts.BarrierTimeout, oldWrites)
@@ -109,7 +120,7 @@ func (m *mover) begin(ctx context.Context) error {
 	}
 	m.carryOn(run)
 	m.r.log.Info().Str("ns", m.row.NS).Str("from", m.row.From).Str("to", m.row.To).Str("state", string(m.row.State)).
-		Int64("documents", m.copy.copied).Int64("changes", m.copy.changed).Dur("held", m.held).Err(m.cause).Msg("moveCollection")
+		Int64("documents", m.copy.copied).Int64("changes", m.copy.changed).Dur("held", m.held).Err(m.cause).Msg(m.command())
 	return m.cause
 }
 
@@ -201,6 +212,9 @@ func (m *mover) fail(err error) {
 // do carries out one action; over says that the movement is done with for now.
 func (m *mover) do(ctx context.Context, a movement.Action) (over bool, err error) {
 	switch a {
+	case movement.Announce:
+		err = m.announce(ctx)
+		m.facts.Known = err == nil
 	case movement.Shape:
 		err = m.copy.shape(ctx)
 		m.facts.Shaped = err == nil
@@ -223,7 +237,8 @@ func (m *mover) do(ctx context.Context, a movement.Action) (over bool, err error
 	case movement.Undo:
 		return m.undo(context.WithoutCancel(ctx))
 	case movement.Clean:
-		return true, m.clean(ctx)
+		_, err = m.clean(ctx, sweepSlice)
+		return true, err
 	case movement.Forget:
 		return true, m.r.apply(ctx, catalog.Change{Locks: m.locks(), DropMovements: []uuid.UUID{m.row.ID}})
 	case movement.Keep, movement.Recall:

@@ -29,8 +29,8 @@ const (
 // the donor had it at some time, and at last as the donor has it (docs/movement.md).
 type copier struct {
 	m      *mover
-	ttl    bool  // the collection has a TTL index: documents may go on either side by themselves
-	txn    int64 // number of the last transaction on the recipient
+	to     guarded // writes to the recipient
+	ttl    bool    // the collection has a TTL index: documents may go on either side by themselves
 	stream struct {
 		cursor int64
 		at     uint64          // all changes up to this time have been handed out
@@ -41,11 +41,16 @@ type copier struct {
 	copied, changed int64
 }
 
-func newCopier(m *mover) *copier { return &copier{m: m} }
+func newCopier(m *mover) *copier {
+	return &copier{m: m, to: guarded{
+		m: m, shard: m.row.To, session: m.row.ID, token: bson.D{{Key: "_id", Value: m.tokenID()}, {Key: "open", Value: true}},
+	}}
+}
 
 func (c *copier) names() (db, coll string) { return catalog.SplitNS(c.m.row.NS) }
 
-// shape makes the empty collection, with its indexes, on the recipient.
+// shape makes the collection, with its indexes, on the recipient, without any document that
+// is to move: before that it is dropped where the recipient has it for nothing else.
 func (c *copier) shape(ctx context.Context) error {
 	m := c.m
 	like, err := m.r.find(ctx, m.row.From, m.row.NS)
@@ -58,11 +63,19 @@ func (c *copier) shape(ctx context.Context) error {
 	if err := m.openRecipient(ctx); err != nil {
 		return err
 	}
-	if err := m.dropCopy(ctx, m.row.To); err != nil {
-		return err
+	if !m.hasElse(m.row.To) {
+		if err := m.dropCopy(ctx, m.row.To); err != nil {
+			return err
+		}
 	}
 	if err := m.certain(ctx, m.row.To, m.r.copyShape(ctx, m.row.NS, like, m.row.From, []string{m.row.To})); err != nil {
 		return err
+	}
+	if m.row.Range != nil {
+		// There is nothing, as whatever left it there has cleaned up: it is made sure of.
+		if _, err := m.sweep(ctx, m.row.To, m.tokenID(), forever); err != nil {
+			return err
+		}
 	}
 	db, coll := c.names()
 	return m.r.drain(ctx, m.row.From, db, bson.D{{Key: "listIndexes", Value: coll}}, func(doc bson.Raw) error {
@@ -153,15 +166,15 @@ func (c *copier) openStream(ctx context.Context) (err error) {
 	return err
 }
 
-// scan reads the whole collection, in the order in which it lies there, at majority.
+// scan reads all that moves, in the order in which it lies there or by the index of the
+// shard key, at majority.
 func (c *copier) scan(ctx context.Context) error {
 	db, coll := c.names()
-	cmd := bson.D{
-		{Key: "find", Value: coll},
-		{Key: "hint", Value: bson.D{{Key: "$natural", Value: int32(1)}}},
-		{Key: "batchSize", Value: int32(copyBatch)},
-		{Key: "readConcern", Value: c.concern()},
+	cmd, err := c.m.scanOf(ctx, c.m.row.From, copyBatch)
+	if err != nil {
+		return err
 	}
+	cmd = append(cmd, bson.E{Key: "readConcern", Value: c.concern()})
 	for {
 		body, err := c.m.r.run(ctx, c.m.row.From, db, cmd)
 		if err != nil {
@@ -206,7 +219,7 @@ func (c *copier) insertAll(ctx context.Context, batch []byte) error {
 		if len(docs) == 0 {
 			return nil
 		}
-		err := c.inTxn(ctx, func(run txnRun) error { return c.insert(run, docs) })
+		err := c.to.inTxn(ctx, func(run txnRun) error { return c.insert(run, docs) })
 		if mongoerr.CodeOf(err) == mongoerr.DuplicateKey {
 			// Some are there by the change stream, or meet an older state of others.
 			ids := make([]bson.RawValue, len(docs))
@@ -223,6 +236,13 @@ func (c *copier) insertAll(ctx context.Context, batch []byte) error {
 		e, n := wire.FirstElem(batch)
 		if n == 0 {
 			return wire.ErrMalformed
+		}
+		if is, err := c.m.within(e.Value); err != nil || !is {
+			if err != nil {
+				return err
+			}
+			batch = batch[n:]
+			continue
 		}
 		if size += len(e.Value); size > copyBytes {
 			if err := flush(); err != nil {
@@ -325,43 +345,6 @@ func tokenTime(data bson.RawValue) (uint64, error) {
 		t = t<<4 | uint64(d)
 	}
 	return t, nil
-}
-
-// compare counts both copies. Counts from the metadata may be wrong after a crash, so that
-// a difference is looked into; where documents expire by themselves there may be one.
-func (c *copier) compare(ctx context.Context) error {
-	if c.ttl {
-		return nil
-	}
-	db, coll := c.names()
-	counts := func(cmd bson.D, field ...string) (donor, recipient int64, err error) {
-		for i, shard := range []string{c.m.row.From, c.m.row.To} {
-			body, err := c.m.r.run(ctx, shard, db, cmd)
-			if err != nil {
-				return 0, 0, err
-			}
-			n, _ := bson.Raw(body).Lookup(field...).AsInt64OK()
-			if i == 0 {
-				donor = n
-			} else {
-				recipient = n
-			}
-		}
-		return donor, recipient, nil
-	}
-	a, b, err := counts(bson.D{{Key: "count", Value: coll}}, "n")
-	if err != nil || a == b {
-		return err
-	}
-	a, b, err = counts(bson.D{
-		{Key: "aggregate", Value: coll},
-		{Key: "pipeline", Value: bson.A{bson.D{{Key: "$count", Value: "n"}}}},
-		{Key: "cursor", Value: bson.D{}},
-	}, "cursor", "firstBatch", "0", "n")
-	if err == nil && a != b {
-		err = mongoerr.Newf(mongoerr.InternalError, "the copy of %s has %d documents, the original %d", c.m.row.NS, b, a)
-	}
-	return err
 }
 
 // close ends what is open on the donor.

@@ -6,20 +6,34 @@ import (
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/shardgate/shardgate/backend"
+	"github.com/shardgate/shardgate/catalog"
+	"github.com/shardgate/shardgate/catalog/shardkey"
 	"github.com/shardgate/shardgate/wire"
 	"github.com/shardgate/shardgate/wire/mongoerr"
 )
 
-// movedAt is the cluster time since which the collection is on its shard, 0 if it has never
-// moved. Before that time the shard shows nothing of it, or half a copy.
+// movedAt is the cluster time since which the collection, or the chunk that moved last, is on
+// its shard, 0 if nothing of it has ever moved. Before that time the shard shows nothing of
+// it, or half a copy.
 func (e *Entry) movedAt() uint64 {
-	if e == nil || e.Table == nil || e.Sharded() {
+	if e == nil {
 		return 0
 	}
-	if c := e.Table.Chunk(0); len(c.History) > 1 {
-		return uint64(c.OnShardSince)
+	return e.moved
+}
+
+// lastMove is movedAt for a table.
+func lastMove(t *shardkey.Table) uint64 {
+	var last catalog.Timestamp
+	coll := t.Collection()
+	for i := range t.Len() {
+		c := t.Chunk(i)
+		// A merge of chunks may have forgotten their history, but not its end.
+		if len(c.History) > 1 || coll.Kind == catalog.KindSharded && c.OnShardSince > coll.Timestamp {
+			last = max(last, c.OnShardSince)
+		}
 	}
-	return 0
+	return uint64(last)
 }
 
 // seeMove has the operation see what its collection's shard has of it only from the time
@@ -31,8 +45,12 @@ func (op *Op) seeMove(e *Entry) error {
 	}
 	rc, given := op.Cmd.Arg(wire.ArgReadConcern)
 	d, _ := rc.Doc()
-	if _, ok := d.Lookup("atClusterTime"); given && ok && op.ReadTime < op.movedAt {
-		return mongoerr.Newf(mongoerr.SnapshotTooOld, "%s has moved to another shard since the time that is to be read", e.Coll.NS)
+	_, past := d.Lookup("atClusterTime")
+	if given && past && op.ReadTime < op.movedAt {
+		return mongoerr.Newf(mongoerr.SnapshotTooOld, "%s, or a part of it, has moved to another shard since the time that is to be read", e.Coll.NS)
+	}
+	if op.readsLate() && !past {
+		op.ReadTime = max(op.ReadTime, op.movedAt) // idle shards come to it, too
 	}
 	return nil
 }
@@ -117,7 +135,7 @@ func (r *Router) hasMovedAway(c *Cursor) bool {
 		return false
 	}
 	e := r.snap.Load().Entries[c.watches.Coll.NS]
-	return e != nil && e.Coll.UUID == c.watches.Coll.UUID && !e.Sharded() && e.movedAt() != c.watches.movedAt()
+	return e != nil && e.Coll.UUID == c.watches.Coll.UUID && e.movedAt() != c.watches.movedAt()
 }
 
 func quoteRegex(s string) string { return regexp.QuoteMeta(s) }

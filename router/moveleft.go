@@ -3,6 +3,7 @@ package router
 import (
 	"bytes"
 	"context"
+	"slices"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -84,11 +85,16 @@ func (r *Router) due(m *catalog.Movement) bool {
 	return time.Since(m.Since) > recoverAfter
 }
 
-// clearLeft drops what movements have left of a collection on its former shards, or fails
+// clearLeft removes what movements have left of a collection on its former shards, or fails
 // if that is still read.
 func (r *Router) clearLeft(ctx context.Context, lock catalog.Lock, ns string) error {
+	return r.clear(ctx, lock, r.snap.Load().movementsOf(ns, catalog.MovementLeaving))
+}
+
+// clear ends movements that are left to leave.
+func (r *Router) clear(ctx context.Context, lock catalog.Lock, rows []catalog.Movement) error {
 	until := time.Now().Add(clearPatience)
-	for _, row := range r.snap.Load().movementsOf(ns, catalog.MovementLeaving) {
+	for _, row := range rows {
 		m := r.found(lock, row)
 		for !m.unread(ctx) {
 			if time.Now().After(until) {
@@ -98,7 +104,7 @@ func (r *Router) clearLeft(ctx context.Context, lock catalog.Lock, ns string) er
 				return ctx.Err()
 			}
 		}
-		if err := m.clean(ctx); err != nil {
+		if _, err := m.clean(ctx, forever); err != nil {
 			return err
 		}
 	}
@@ -116,25 +122,67 @@ func (s *Snapshot) leftOn(e *Entry) []string {
 	return shards
 }
 
-// clean drops the donor's copy.
-func (m *mover) clean(ctx context.Context) error {
-	if err := m.dropCopy(ctx, m.row.From); err != nil {
-		return err
+// clean removes the donor's copy; it reports false if that is not done within a limit.
+func (m *mover) clean(ctx context.Context, limit time.Duration) (done bool, err error) {
+	if done, err := m.cleanShard(ctx, m.row.From, m.donorID(), limit); !done || err != nil {
+		return false, err
 	}
 	next := m.row
 	next.State = catalog.MovementGone
-	err := m.r.apply(ctx, catalog.Change{Locks: m.locks(), Movements: []catalog.Movement{next}})
+	err = m.r.apply(ctx, catalog.Change{Locks: m.locks(), Movements: []catalog.Movement{next}})
 	if err == nil {
 		m.row, m.facts.State = next, next.State
 	}
-	return err
+	return err == nil, err
+}
+
+// cleanShard removes what a shard has of the movement: the whole collection, if there is
+// nothing else of it.
+func (m *mover) cleanShard(ctx context.Context, shard, document string, limit time.Duration) (done bool, err error) {
+	if m.row.Range == nil {
+		return true, m.dropCopy(ctx, shard)
+	}
+	if m.hasElse(shard) {
+		if done, err := m.sweep(ctx, shard, document, limit); !done || err != nil {
+			return false, err
+		}
+		return true, m.endSweeps(ctx, shard, document)
+	}
+	if err := m.endSweeps(ctx, shard, document); err != nil {
+		return false, err
+	}
+	return true, m.dropCopy(ctx, shard)
+}
+
+// hasElse reports whether a shard has other parts of the collection than this movement's:
+// some that it owns, or what other movements have there.
+func (m *mover) hasElse(shard string) bool {
+	e := m.entry()
+	if m.row.Range == nil || e == nil || e.Table == nil {
+		return false
+	}
+	if slices.Contains(e.Table.Shards(), shard) {
+		return true
+	}
+	return slices.ContainsFunc(e.unowned, func(o catalog.Movement) bool { return o.ID != m.row.ID && o.Unowned() == shard })
 }
 
 // unread reports whether nothing reads the donor's copy any more: no operation of an older
 // table, no cursor on any member, no transaction. After a time it may go all the same.
+//
+// Of a range no transaction is waited for: its snapshot keeps what it sees, and what it
+// would see of the range is refused since the switch.
 func (m *mover) unread(ctx context.Context) bool {
 	if time.Since(m.row.Since) > m.r.opts.OrphanDelay {
 		return true
+	}
+	if m.row.Range != nil {
+		s := m.r.snap.Load()
+		v, seen := s.released[m.row.ID.String()]
+		if !seen {
+			v = s.Version
+		}
+		return m.r.await(ctx, v, m.row.NS, unreadPatience, oldCursors) == nil
 	}
 	if m.r.await(ctx, m.r.snap.Load().Version, m.row.NS, unreadPatience, oldOperations) != nil {
 		return false

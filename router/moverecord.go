@@ -100,7 +100,7 @@ func (m *mover) openRecipient(ctx context.Context) error {
 	if err := m.r.prepareInternal(ctx, m.row.To); err != nil {
 		return err
 	}
-	_, err := m.token(ctx, bson.D{{Key: "open", Value: true}, {Key: "until", Value: time.Now().Add(moveRecordLifetime)}})
+	_, err := m.token(ctx, bson.D{{Key: "open", Value: true}})
 	return err
 }
 
@@ -109,9 +109,7 @@ func (m *mover) openRecipient(ctx context.Context) error {
 // recipient's time.
 func (m *mover) closeRecipient(ctx context.Context, out movement.Outcome) (catalog.Timestamp, error) {
 	m.killWriter(ctx)
-	body, err := m.token(ctx, bson.D{
-		{Key: "open", Value: false}, {Key: "outcome", Value: outcomeName(out)}, {Key: "until", Value: time.Now().Add(moveRecordLifetime)},
-	})
+	body, err := m.token(ctx, bson.D{{Key: "open", Value: false}, {Key: "outcome", Value: outcomeName(out)}})
 	if err != nil {
 		return 0, err
 	}
@@ -120,9 +118,16 @@ func (m *mover) closeRecipient(ctx context.Context, out movement.Outcome) (catal
 }
 
 func (m *mover) token(ctx context.Context, set bson.D) (wire.Doc, error) {
-	return m.ask(ctx, m.row.To, InternalDB, bson.D{
+	return m.note(ctx, m.row.To, m.tokenID(), set)
+}
+
+// note sets fields of a document of the movement on a shard. It writes in any case, so that
+// what needs the document as it was comes before or not at all.
+func (m *mover) note(ctx context.Context, shard, document string, set bson.D) (wire.Doc, error) {
+	set = append(set[:len(set):len(set)], bson.E{Key: "until", Value: time.Now().Add(moveRecordLifetime)})
+	return m.ask(ctx, shard, InternalDB, bson.D{
 		{Key: "findAndModify", Value: movesColl},
-		{Key: "query", Value: bson.D{{Key: "_id", Value: m.tokenID()}}},
+		{Key: "query", Value: bson.D{{Key: "_id", Value: document}}},
 		{Key: "update", Value: bson.D{{Key: "$set", Value: set}, {Key: "$inc", Value: bson.D{{Key: "writes", Value: int64(1)}}}}},
 		{Key: "upsert", Value: true},
 		{Key: "writeConcern", Value: majorityWrites},
@@ -131,15 +136,10 @@ func (m *mover) token(ctx context.Context, set bson.D) (wire.Doc, error) {
 
 // killWriter ends what a dead router has left open in the movement's session.
 func (m *mover) killWriter(ctx context.Context) {
-	_, err := m.ask(ctx, m.row.To, "admin", bson.D{{Key: "killSessions", Value: bson.A{m.lsid()}}})
+	_, err := m.ask(ctx, m.row.To, "admin", bson.D{{Key: "killSessions", Value: bson.A{nobodys(m.row.ID)}}})
 	if err != nil {
 		m.r.log.Debug().Err(err).Str("shard", m.row.To).Msg("kill a movement's session")
 	}
-}
-
-// lsid is the session of the movement's transactions: its id, and nobody's user.
-func (m *mover) lsid() bson.D {
-	return bson.D{{Key: "id", Value: binaryUUID(m.row.ID)}, {Key: "uid", Value: bson.Binary{Data: make([]byte, 32)}}}
 }
 
 // dropCopy drops the collection on a shard that does not own it.

@@ -132,17 +132,17 @@ func (m *mover) switchOver(ctx context.Context) error {
 	if e == nil {
 		return mongoerr.Newf(mongoerr.NamespaceNotFound, "%s is gone", m.row.NS)
 	}
-	row := catalog.CollectionChunks{Collection: *e.Coll, Chunks: []catalog.Chunk{*e.Table.Chunk(0)}}
-	row.State, row.Pinned, row.LastMod = catalog.StateHeld, true, time.Now()
-	c := &row.Chunks[0]
-	c.Shard, c.OnShardSince = m.row.To, at
-	c.LastMod = catalog.Timestamp(uint64(c.LastMod)>>32+1) << 32
-	c.History = append([]catalog.Owner{{Shard: m.row.To, ValidAfter: at}}, c.History...)
+	row := *e.Coll
+	row.State, row.Pinned, row.LastMod = catalog.StateHeld, m.row.Range == nil, time.Now()
+	edit, err := m.newChunks(e, at)
+	if err != nil {
+		return err
+	}
 	next := m.row
 	next.State, next.At, next.Since = catalog.MovementSwitched, at, time.Now()
 	err = m.r.apply(ctx, catalog.Change{
-		Locks: m.locks(), Put: []catalog.CollectionChunks{row}, Movements: []catalog.Movement{next},
-		Log: []catalog.LogEntry{m.log("moveCollection.commit")},
+		Locks: m.locks(), Rows: []catalog.Collection{row}, Chunks: []catalog.ChunkEdit{edit}, Movements: []catalog.Movement{next},
+		Log: append([]catalog.LogEntry{m.log("commit")}, m.sides("")...),
 	})
 	if err == nil {
 		m.row, m.facts.State = next, next.State
@@ -189,7 +189,8 @@ func (m *mover) undo(ctx context.Context) (over bool, err error) {
 	}
 	// What follows is no other router's: the lock is still ours.
 	c := catalog.Change{Locks: m.locks()}
-	if err := m.r.apply(ctx, catalog.Change{Locks: m.locks(), Log: []catalog.LogEntry{m.log("moveCollection.error")}}); err != nil {
+	entries := append([]catalog.LogEntry{m.log("error")}, m.sides("aborted")...)
+	if err := m.r.apply(ctx, catalog.Change{Locks: m.locks(), Log: entries}); err != nil {
 		return false, err
 	}
 	if e := m.entry(); e != nil && e.Coll.State == catalog.StateHeld {
@@ -203,7 +204,7 @@ func (m *mover) undo(ctx context.Context) (over bool, err error) {
 	if _, err := m.closeRecipient(ctx, movement.OutcomeUndone); err != nil {
 		return false, err
 	}
-	if err := m.dropCopy(ctx, m.row.To); err != nil {
+	if _, err := m.cleanShard(ctx, m.row.To, m.tokenID(), forever); err != nil {
 		return false, err
 	}
 	if m.copy != nil {
@@ -227,10 +228,4 @@ func (m *mover) certain(ctx context.Context, shard string, err error) error {
 		return fmt.Errorf("this router stops: %w", err)
 	}
 	return err
-}
-
-func (m *mover) log(what string) catalog.LogEntry {
-	return m.r.logEntry(what, m.row.NS, m.row.From, bson.D{
-		{Key: "from", Value: m.row.From}, {Key: "to", Value: m.row.To}, {Key: "id", Value: m.row.ID.String()},
-	})
 }

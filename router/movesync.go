@@ -1,6 +1,7 @@
 package router
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -18,6 +19,9 @@ import (
 // come again. What is in the way of them there by a unique index is of another time: it
 // goes, too, and is brought up to date in its turn. All is read at one time, at which no
 // document is in another's way, so each has its turn once.
+//
+// What does not belong to the range that moves is left out on both sides. In the way of the
+// range on the recipient may also be a document of its own, of the same _id: see syncPart.
 func (c *copier) sync(ctx context.Context, ids []bson.RawValue) error {
 	for len(ids) > 0 {
 		part := ids[:min(syncBatch, len(ids))]
@@ -29,7 +33,7 @@ func (c *copier) sync(ctx context.Context, ids []bson.RawValue) error {
 		if err != nil {
 			return err
 		}
-		moved, err := c.replace(ctx, part, docs)
+		moved, err := c.syncPart(ctx, part, docs)
 		if err != nil {
 			return err
 		}
@@ -38,13 +42,52 @@ func (c *copier) sync(ctx context.Context, ids []bson.RawValue) error {
 	return nil
 }
 
+// twinRounds is how often a document of the recipient's own that is in the way is looked at
+// again: its namesake on the donor may just have gone.
+const twinRounds = 5
+
+// errTwin says that a document of the recipient's own is in the way of one that moves.
+var errTwin = errors.New("a document of the recipient's own is in the way")
+
+// syncPart is sync for what is read at once. A document that meets another one outside the
+// range is read again: if it is gone from the donor, it was given another key by its client,
+// and the other one is what became of it. If it stays, the two are twins: a collection whose
+// shards had the same _id twice, which cannot be on one shard (PROTOCOL.md F6, F21).
+func (c *copier) syncPart(ctx context.Context, ids []bson.RawValue, docs []bson.Raw) (moved []bson.RawValue, err error) {
+	if c.m.row.Range != nil && len(docs) == 0 {
+		// Changes elsewhere in the collection: of them the recipient has nothing, mostly.
+		if left, err := c.m.idsAt(c.m.at(ctx, c.m.row.To), ids); err != nil || len(left) == 0 {
+			return nil, err
+		}
+	}
+	for round := range twinRounds {
+		moved, err = c.replace(ctx, ids, docs)
+		if !errors.Is(err, errTwin) || round == twinRounds-1 {
+			break
+		}
+		if !sleep(ctx, time.Duration(round)*20*time.Millisecond) {
+			return nil, ctx.Err()
+		}
+		if c.readAt, err = c.note(ctx, true); err != nil {
+			return nil, err
+		}
+		if docs, _, err = c.current(ctx, ids); err != nil {
+			return nil, err
+		}
+	}
+	if errors.Is(err, errTwin) {
+		err = mongoerr.Newf(mongoerr.DuplicateKey, "shard %s has a document with the same _id, or another unique value, as one of %s that moves there", c.m.row.To, c.m.row.NS)
+	}
+	return moved, err
+}
+
 // replace puts documents in the place of those with the given ids, and returns the ids of
 // others that had to make room.
 func (c *copier) replace(ctx context.Context, ids []bson.RawValue, docs []bson.Raw) (moved []bson.RawValue, err error) {
 	for range copyRounds {
 		var inTheWay *insertError
-		err := c.inTxn(ctx, func(run txnRun) error {
-			if err := c.remove(run, append(ids[:len(ids):len(ids)], moved...)); err != nil || len(docs) == 0 {
+		err := c.to.inTxn(ctx, func(run txnRun) error {
+			if err := c.m.remove(run, append(ids[:len(ids):len(ids)], moved...)); err != nil || len(docs) == 0 {
 				return err
 			}
 			err := c.insert(run, docs)
@@ -84,6 +127,11 @@ func (c *copier) current(ctx context.Context, ids []bson.RawValue) (docs []bson.
 		{Key: "batchSize", Value: int32(len(ids) + 1)},
 	}
 	size := 0
+	defer func() {
+		if err == nil {
+			docs, err = c.m.part(docs)
+		}
+	}()
 	body, err := c.m.r.run(ctx, c.m.row.From, db, cmd)
 	for err == nil {
 		var info wire.ShardReply
@@ -127,12 +175,15 @@ func (c *copier) blockers(ctx context.Context, refused *insertError, docs []bson
 	cmd := bson.D{
 		{Key: "find", Value: coll},
 		{Key: "filter", Value: bson.D{{Key: "$or", Value: filters}}},
-		{Key: "projection", Value: bson.D{{Key: "_id", Value: int32(1)}}},
+		{Key: "projection", Value: c.m.keyFields()},
 	}
 	if collation != nil {
 		cmd = append(cmd, bson.E{Key: "collation", Value: collation})
 	}
 	err = c.m.r.drain(ctx, c.m.row.To, db, cmd, func(doc bson.Raw) error {
+		if is, err := c.m.within(doc); err != nil || !is {
+			return cmp.Or(err, errTwin)
+		}
 		ids = append(ids, append(bson.Raw(nil), doc...).Lookup("_id"))
 		return nil
 	})
@@ -140,81 +191,6 @@ func (c *copier) blockers(ctx context.Context, refused *insertError, docs []bson
 		err = refused
 	}
 	return ids, err
-}
-
-// txnRun runs a statement of a movement's transaction on the recipient.
-type txnRun func(db string, cmd bson.D) (wire.Doc, error)
-
-// inTxn runs a transaction on the recipient in the movement's session, again if others
-// have come between. It begins with the token: who has lost that writes nothing, however
-// late (PROTOCOL.md F5).
-func (c *copier) inTxn(ctx context.Context, do func(txnRun) error) error {
-	var err error
-	for try := range copyRounds {
-		if err = c.once(ctx, do); !isContended(err) {
-			return err
-		}
-		if !sleep(ctx, time.Duration(try+1)*time.Millisecond) {
-			return ctx.Err()
-		}
-	}
-	return err
-}
-
-func (c *copier) once(ctx context.Context, do func(txnRun) error) error {
-	m := c.m
-	c.txn++
-	number, started := c.txn, false
-	run := func(db string, cmd bson.D) (wire.Doc, error) {
-		cmd = append(cmd, bson.E{Key: "lsid", Value: m.lsid()}, bson.E{Key: "txnNumber", Value: number}, bson.E{Key: "autocommit", Value: false})
-		if !started {
-			cmd = append(cmd, bson.E{Key: "startTransaction", Value: true})
-			started = true
-		}
-		return m.ask(ctx, m.row.To, db, cmd)
-	}
-	err := m.useToken(run)
-	if err == nil {
-		err = do(run)
-	}
-	if err != nil {
-		if _, aerr := run("admin", bson.D{{Key: "abortTransaction", Value: int32(1)}}); aerr != nil {
-			m.r.log.Debug().Err(aerr).Msg("abort a movement's transaction")
-		}
-		return err
-	}
-	_, err = run("admin", bson.D{{Key: "commitTransaction", Value: int32(1)}, {Key: "writeConcern", Value: majorityWrites}})
-	return err
-}
-
-var errTokenGone = mongoerr.New(mongoerr.ConflictingOperationInProgress, "another router has ended the movement")
-
-func (m *mover) useToken(run txnRun) error {
-	body, err := run(InternalDB, bson.D{
-		{Key: "update", Value: movesColl},
-		{Key: "updates", Value: bson.A{bson.D{
-			{Key: "q", Value: bson.D{{Key: "_id", Value: m.tokenID()}, {Key: "open", Value: true}}},
-			{Key: "u", Value: bson.D{{Key: "$inc", Value: bson.D{{Key: "writes", Value: int64(1)}}}}},
-		}}},
-	})
-	if err != nil {
-		return err
-	}
-	if n, _ := bson.Raw(body).Lookup("n").AsInt64OK(); n != 1 {
-		return errTokenGone
-	}
-	return nil
-}
-
-func (c *copier) remove(run txnRun, ids []bson.RawValue) error {
-	db, coll := c.names()
-	return written(run(db, bson.D{
-		{Key: "delete", Value: coll},
-		{Key: "deletes", Value: bson.A{bson.D{
-			{Key: "q", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: ids}}}}}, {Key: "limit", Value: int32(0)},
-		}}},
-		{Key: "collectionUUID", Value: binaryUUID(c.m.row.Collection)},
-	}))
 }
 
 func (c *copier) insert(run txnRun, docs []bson.Raw) error {

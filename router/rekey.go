@@ -33,7 +33,12 @@ const (
 // rekey runs an update that may change its document's shard key, in a transaction on the
 // document's shard: it is committed if the document still belongs there. done is false if
 // nothing matched.
-func (r *Router) rekey(ctx context.Context, op *Op, w *single, c choice) (done bool, err error) {
+//
+// On a shard that does not own the document any more it does not run, but may have.
+func (r *Router) rekey(ctx context.Context, op *Op, w *single, c choice, owned bool) (done bool, err error) {
+	if !owned && !op.Txn.Present {
+		return false, nil
+	}
 	if err := r.prepareInternal(ctx, c.Shard); err != nil {
 		return false, err
 	}
@@ -48,7 +53,12 @@ func (r *Router) rekey(ctx context.Context, op *Op, w *single, c choice) (done b
 				return reply != nil, err
 			}
 		}
-		what, err := r.rekeyOnce(ctx, op, w, c, rec)
+		var what rekeyed
+		if owned {
+			what, err = r.rekeyOnce(ctx, op, w, c, rec)
+		} else {
+			what, err = r.giveUp(ctx, op, c.Shard, rec)
+		}
 		if what != rekeyAgain {
 			return what == rekeyDone, err
 		}

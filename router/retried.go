@@ -10,6 +10,7 @@ import (
 
 	"github.com/shardgate/shardgate/backend"
 	"github.com/shardgate/shardgate/catalog"
+	"github.com/shardgate/shardgate/router/target"
 	"github.com/shardgate/shardgate/wire"
 )
 
@@ -76,19 +77,19 @@ func (s *Snapshot) formerOwners(e *Entry) (shards []string, since catalog.Versio
 // ranBefore asks former owners of the collection which of a retryable write's statements
 // ran there before it moved. They were drained then, so the answer stays true. The probe, a
 // delete of what cannot be there, finds every kind of write and does nothing (PROTOCOL.md
-// F13).
-func (r *Router) ranBefore(ctx context.Context, op *Op, e *Entry, n int) (ran map[int]string, err error) {
+// F13). again says that the write may be a repetition of one of before.
+func (r *Router) ranBefore(ctx context.Context, op *Op, e *Entry, n int) (ran map[int]string, again bool, err error) {
 	if !op.Txn.Present || op.Txn.InTxn || e == nil {
-		return nil, nil
+		return nil, false, nil
 	}
 	owners, since := r.snap.Load().formerOwners(e)
 	if len(owners) == 0 || r.numbers.isNew(&op.Session, op.Txn.Number, since, r.snap.Load().Version) {
-		return nil, nil
+		return nil, false, nil
 	}
 	for _, shard := range owners {
 		ids, err := r.probe(ctx, op, shard, n)
 		if err != nil {
-			return nil, err
+			return nil, true, err
 		}
 		for _, id := range ids {
 			for i := range n {
@@ -101,7 +102,7 @@ func (r *Router) ranBefore(ctx context.Context, op *Op, e *Entry, n int) (ran ma
 			}
 		}
 	}
-	return ran, nil
+	return ran, true, nil
 }
 
 // probe returns which statements of the command a shard knows to have run.
@@ -148,8 +149,39 @@ func (r *Router) probe(ctx context.Context, op *Op, shard string, n int) (ids []
 
 // sendBack has the statements that ran on a former owner sent there again: it knows them
 // and answers with what they did.
-func sendBack(stmts []statement, ran map[int]string) {
-	for i, shard := range ran {
-		stmts[i].aim, stmts[i].err = aim{shards: []string{shard}}, nil
+//
+// What was a write of one document whose shard had to be looked for may now need one shard
+// alone, and the other way round, as chunks have moved. Where there is a claim of it, that
+// tells what was done, and what the shard knows by the client's number may be a mark.
+func (r *Router) sendBack(ctx context.Context, op *Op, e *Entry, stmts []statement, ran map[int]string) error {
+	for i := range stmts {
+		st := &stmts[i]
+		shard, did := ran[i]
+		if e.Sharded() && st.mayBeClaimed() {
+			claimed, err := r.isClaimed(ctx, op, e, clientStmtID(op, i))
+			if err != nil {
+				return err
+			}
+			if claimed && st.way == wayDirect {
+				st.way = waySingle
+			}
+			did = did && !claimed
+		}
+		if did {
+			st.aim, st.err = aim{shards: []string{shard}}, nil
+		}
 	}
+	return nil
+}
+
+// mayBeClaimed reports whether a statement may have been, or be, a single write.
+func (a *aim) mayBeClaimed() bool {
+	return a.way != wayDirect || a.why != "" && a.why != target.WhyKey
+}
+
+// isClaimed reports whether a choice has been noted for a statement.
+func (r *Router) isClaimed(ctx context.Context, op *Op, e *Entry, stmt int32) (bool, error) {
+	shard := r.snap.Load().Databases[dbOf(e.Coll.NS)].Primary
+	doc, err := r.noted(ctx, op, shard, claimID(op, &single{entry: e, stmt: stmt}))
+	return len(doc) > 0, err
 }

@@ -125,16 +125,22 @@ func (r *Router) carryOut(ctx context.Context, op *Op, w *single, c choice) (don
 		w.do.nothing(op)
 		return true, nil
 	}
+	owned, err := w.isOwned(&c)
+	if err != nil {
+		return false, err
+	}
 	if w.rekeys && c.Insert == nil {
-		return r.rekey(ctx, op, w, c)
+		return r.rekey(ctx, op, w, c, owned)
 	}
 	own := op.Session
 	op.Session.ID = attemptSession(own.ID, c.Attempt)
 	defer func() { op.Session = own }()
-	if c.Insert != nil {
-		if owner, err := w.entry.ownerOf(c.Insert); err != nil || owner[0] != c.Shard {
-			return false, mongoerr.New(mongoerr.ConflictingOperationInProgress, "the document of an earlier try belongs to another shard by now")
+	if !owned {
+		if ran, err := r.ranElsewhere(ctx, op, w, c.Shard); !ran || err != nil {
+			return false, err
 		}
+	}
+	if c.Insert != nil {
 		return true, r.insertSingle(ctx, op, w, c)
 	}
 	filter := conjunction(w.filter, c.Filter)
@@ -149,6 +155,74 @@ func (r *Router) carryOut(ctx context.Context, op *Op, w *single, c choice) (don
 	// An earlier run of the same attempt has come in between: the shard knows its result.
 	n, err = w.do.write(ctx, op, w, c.Shard, filter)
 	return n > 0, err
+}
+
+// isOwned reports whether a chosen document belongs to the shard that was chosen with it. A
+// claim may be of before its chunk moved.
+func (w *single) isOwned(c *choice) (bool, error) {
+	if c.Insert != nil {
+		owner, err := w.entry.ownerOf(c.Insert)
+		return err == nil && owner[0] == c.Shard, err
+	}
+	owner, err := w.entry.ownerOfIdentity(c.Filter)
+	return owner == c.Shard, err
+}
+
+// ownerOfIdentity is the shard of a document by the filter that identity made of it.
+func (e *Entry) ownerOfIdentity(filter bson.Raw) (string, error) {
+	if !e.Sharded() {
+		return e.Home(), nil
+	}
+	var buf [128]byte
+	key := buf[:0]
+	p := e.Table.Pattern()
+	for i := range p.Len() {
+		f := p.Field(i)
+		path, below := []string{f.Name}, f.Path()
+		if below[0] == "_id" {
+			path = below[:1]
+		}
+		cond, err := filter.LookupErr(path...)
+		if err != nil {
+			return "", mongoerr.Wrap(mongoerr.ConflictingOperationInProgress, err, "the choice of an earlier try has not the whole shard key")
+		}
+		value := []string{"$eq"}
+		if below[0] == "_id" {
+			value = append(value, below[1:]...)
+		}
+		t, v, found, err := shardkey.Lookup(cond.Value, value)
+		switch {
+		case err != nil:
+			return "", mongoerr.Wrap(mongoerr.InternalError, err, "the choice of an earlier try has no key")
+		case found:
+		case path[0] == "_id" || cond.Document().Lookup("$type").IsZero():
+			t, v = bson.TypeNull, nil
+		default:
+			t, v = bson.TypeUndefined, nil
+		}
+		key = p.AppendField(key, i, t, v)
+	}
+	return e.owner(key)[0], nil
+}
+
+// ranElsewhere reports whether an attempt ran on a shard that its document has left: then
+// that one knows what it did. If not, it never will.
+func (r *Router) ranElsewhere(ctx context.Context, op *Op, w *single, shard string) (bool, error) {
+	if !op.Txn.Present {
+		return false, nil
+	}
+	ask := *op
+	ask.stmtIDs, ask.stmtID = nil, w.stmt
+	ids, err := r.probe(ctx, &ask, shard, 1)
+	if err != nil {
+		return false, err
+	}
+	if len(ids) == 0 {
+		ran, err := r.closeAttempt(ctx, op, w, shard)
+		return ran, err
+	}
+	closed, err := r.isClosed(ctx, op, w, shard)
+	return !closed, err
 }
 
 // conjunction makes {$and: [a, b]}.

@@ -36,6 +36,7 @@ type Entry struct {
 	// unowned has the movements of ranges by which a shard may have documents that it does
 	// not own. They may change only with the entry, so that a barrier tells who knows them.
 	unowned []catalog.Movement
+	moved   uint64 // see movedAt
 
 	inflight atomic.Int64
 	writing  atomic.Int64  // of those in flight, how many write
@@ -75,7 +76,7 @@ func (e *Entry) Unowned(shard string) []catalog.Range {
 
 // again is an entry of the same state of the collection, for which others are in the way.
 func (e *Entry) again() *Entry {
-	return &Entry{Coll: e.Coll, Table: e.Table, replaced: make(chan struct{}), since: time.Now()}
+	return &Entry{Coll: e.Coll, Table: e.Table, moved: e.moved, replaced: make(chan struct{}), since: time.Now()}
 }
 
 // Home returns the one shard of an unsharded collection.
@@ -90,7 +91,7 @@ func newEntry(c catalog.CollectionChunks) (*Entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	e.Table = t
+	e.Table, e.moved = t, lastMove(t)
 	return e, nil
 }
 

@@ -76,7 +76,7 @@ func (r *Router) writeOnce(ctx context.Context, op *Op, kind writeKind, docs []b
 		}
 	}
 	defer func() { r.finish(ctx, op, s.entry) }()
-	ran, err := r.ranBefore(ctx, op, s.entry, n)
+	ran, again, err := r.ranBefore(ctx, op, s.entry, n)
 	if err != nil {
 		return err
 	}
@@ -87,7 +87,11 @@ func (r *Router) writeOnce(ctx context.Context, op *Op, kind writeKind, docs []b
 	if err != nil {
 		return err
 	}
-	sendBack(stmts, ran)
+	if again {
+		if err := r.sendBack(ctx, op, s.entry, stmts, ran); err != nil {
+			return err
+		}
+	}
 	if shard, ok := oneShard(stmts); ok {
 		s.shards = shard
 		if passable(op, kind, docs) {

@@ -23,6 +23,7 @@ type Facts struct {
 	// left behind knows nothing of it: before the switch it can only undo.
 	Mine    bool
 	Failed  bool // a step has failed: there is no use in going on
+	Known   bool // nothing that knows nothing of the copy can meet it on the recipient
 	Shaped  bool // the recipient has the empty collection
 	Copied  bool // it has all documents, but for the latest changes
 	Drained bool // writes are held, and none is in flight, in an open transaction or lost
@@ -38,20 +39,21 @@ type Action int
 
 // The actions, in the order of an undisturbed movement.
 const (
-	Shape   Action = iota // make the recipient's empty collection
-	Copy                  // copy, and follow the changes, until little is left
-	Hold                  // have writes held back by all routers
-	Drain                 // wait until no write is in flight
-	CatchUp               // follow the changes to their end, and compare
-	Record                // record the switch on the shards: the point of no return
-	Switch                // make the recipient the owner in the catalog
-	Await                 // wait until every router acts by the catalog's version
-	Release               // let writes flow
-	Keep                  // nothing yet: the donor's copy is still read
-	Clean                 // drop the donor's copy
-	Recall                // nothing yet: the donor may be asked about repeated writes
-	Forget                // take the row away
-	Undo                  // record that it is undone, drop the recipient's copy, let writes flow
+	Announce Action = iota // wait until nothing reads or writes the recipient that would take the copy for its own
+	Shape                  // make the recipient's collection
+	Copy                   // copy, and follow the changes, until little is left
+	Hold                   // have writes held back by all routers
+	Drain                  // wait until no write is in flight
+	CatchUp                // follow the changes to their end, and compare
+	Record                 // record the switch on the shards: the point of no return
+	Switch                 // make the recipient the owner in the catalog
+	Await                  // wait until every router acts by the catalog's version
+	Release                // let writes flow
+	Keep                   // nothing yet: the donor's copy is still read
+	Clean                  // drop the donor's copy
+	Recall                 // nothing yet: the donor may be asked about repeated writes
+	Forget                 // take the row away
+	Undo                   // record that it is undone, drop the recipient's copy, let writes flow
 )
 
 // Next decides what a movement does next.
@@ -84,6 +86,8 @@ func (f *Facts) copying() Action {
 		return Switch // whatever the catalog has forgotten, or not learnt yet
 	case f.Recorded == OutcomeUndone, !f.Mine, f.Failed:
 		return Undo
+	case !f.Known:
+		return Announce
 	case !f.Shaped:
 		return Shape
 	case !f.Copied:
@@ -102,7 +106,7 @@ func (f *Facts) copying() Action {
 // String names the action in logs.
 func (a Action) String() string {
 	return [...]string{
-		"shape", "copy", "hold", "drain", "catchUp", "record", "switch", "await", "release", "keep", "clean",
+		"announce", "shape", "copy", "hold", "drain", "catchUp", "record", "switch", "await", "release", "keep", "clean",
 		"recall", "forget", "undo",
 	}[a]
 }

@@ -72,7 +72,7 @@ type model struct {
 
 func start() world {
 	w := world{state: catalog.MovementCopying, token: false}
-	w.runners[0] = runner{alive: true, facts: Facts{State: w.state, Mine: true}}
+	w.runners[0] = runner{alive: true, facts: Facts{State: w.state, Mine: true, Known: true}}
 	w.lock = 0
 	return w
 }
@@ -356,6 +356,8 @@ func TestNext(t *testing.T) {
 		t.Helper()
 		require.Equal(t, a, Next(f), "%s", Next(f))
 	}
+	expect(Announce)
+	f.Known = true
 	expect(Shape)
 	f.Shaped = true
 	expect(Copy)
