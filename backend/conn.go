@@ -74,7 +74,7 @@ func dial(ctx context.Context, addr string, s *Shard) (*conn, error) {
 		t.ServerName = host
 		nc = tls.Client(nc, t)
 	}
-	c := &conn{nc: nc, addr: addr, name: connName(cfg.Name), fresh: true}
+	c := &conn{nc: nc, addr: addr, name: connName(cfg.Name, l.cred.User), fresh: true}
 	// A caller that gives up closes the half-made connection.
 	stop := context.AfterFunc(ctx, c.close)
 	err = c.handshake(ctx, cfg, l)
@@ -89,10 +89,14 @@ func dial(ctx context.Context, addr string, s *Shard) (*conn, error) {
 }
 
 // connName is a name that no other connection has; it begins with what a person would
-// look for in $currentOp.
-func connName(router string) string {
+// look for in $currentOp. It holds the login's user: a transaction that nobody runs just
+// now has no user there, but the name of the connection that was its last.
+func connName(router, user string) string {
 	const longest = 128 // what a mongod takes as appName
 	tail := " " + rand.Text()
+	if user != "" {
+		tail = " " + user + tail
+	}
 	head := "shardgate " + router
 	return head[:min(len(head), longest-len(tail))] + tail
 }

@@ -266,7 +266,10 @@ type Router struct {
 	Ping        time.Time // last heartbeat, by the catalog's clock
 	Ack         Ack
 	Silent      bool // no heartbeat for longer than the Store's limit
-	Users       []ShardUser
+	// Evicted: others shut it out. It acknowledges nothing, takes no lock and changes
+	// nothing any more; Users are those by which it may still act.
+	Evicted bool
+	Users   []ShardUser
 }
 
 // Ack is what a router acknowledges: it begins nothing any more by a state older than
@@ -304,23 +307,35 @@ type Registry interface {
 	Register(ctx context.Context, r Router) (self *Router, replaced *Router, err error)
 	// Heartbeat refreshes the router's ping, acknowledges (the version never falls,
 	// what is held is replaced) and records its shard users (nil: unchanged).
-	// ErrEvicted when the row is gone.
+	// ErrEvicted when the row is gone, or the router evicted.
 	Heartbeat(ctx context.Context, incarnation string, ack Ack, users []ShardUser) error
-	// Deregister removes the router and its locks.
+	// Deregister removes the router and its locks. The row of one that is evicted stays.
 	Deregister(ctx context.Context, incarnation string) error
 	// Routers lists all registered routers, by Number.
 	Routers(ctx context.Context) ([]Router, error)
+	// Evict begins to evict a router whose last heartbeat is still the one of the given
+	// time (a Router's Ping); ErrConflict if it has beaten since. Its Users are final from
+	// then on, and no Change goes by its locks. They stay, but see Break. One that is
+	// evicted already, or not there, is no error; one without Users is removed.
+	Evict(ctx context.Context, incarnation string, ping time.Time) error
+	// ShutOut takes a user from the row of an evicted router: by it nothing can be done on
+	// the shard any more, and nothing that was is unfinished there. With the last one the
+	// row goes, and its locks.
+	ShutOut(ctx context.Context, incarnation string, u ShardUser) error
 }
 
 // Locker gives out locks.
 type Locker interface {
 	// Acquire takes the lock called name, or ErrLocked at once, wrapped with a
 	// text that says who holds it and why: whoever that is, the same incarnation
-	// included. ErrEvicted when the incarnation is not registered. A lock with a Token
+	// included. ErrEvicted when the incarnation is not registered, or evicted. A lock with a Token
 	// beside an error may be held, its reply was lost: it must be released.
 	Acquire(ctx context.Context, name, incarnation, why string) (Lock, error)
 	// Release gives a lock back; releasing a lost lock is not an error.
 	Release(ctx context.Context, l Lock) error
+	// Break takes away the locks that exclude the one called name and whose holders are
+	// evicted and shut out of all the given shards: of those that the locks concern.
+	Break(ctx context.Context, name string, shards []string) error
 }
 
 // Store keeps the catalog. Implementations: catalog/pg and, for tests,

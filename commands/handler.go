@@ -99,6 +99,9 @@ type request struct {
 
 // Command implements server.Handler.
 func (h *Handler) Command(ctx context.Context, c *server.Conn, m *wire.Msg, reply *wire.Reply) (bool, error) {
+	if h.router.Evicted() {
+		return false, leave(ctx, c)
+	}
 	cl := h.client(c)
 	start := time.Now()
 	req := request{Op: &cl.op, h: h, conn: c}
@@ -107,8 +110,26 @@ func (h *Handler) Command(ctx context.Context, c *server.Conn, m *wire.Msg, repl
 	if err == nil {
 		err = h.run(ctx, cl, &req)
 	}
-	return h.finish(&req, err, start)
+	return h.finish(ctx, &req, err, start)
 }
+
+// leave ends a connection of a router that others have shut out. It can do nothing for
+// anybody, and another one can: after a network error a driver tries again, there or at
+// the one that comes in this one's place. It tries once, so it must not meet this one again:
+// by the time that it knows, nobody listens here.
+func leave(ctx context.Context, c *server.Conn) error {
+	limit := time.NewTimer(leaveLimit)
+	defer limit.Stop()
+	select {
+	case <-c.Stopping():
+	case <-limit.C:
+	case <-ctx.Done():
+	}
+	return router.ErrEvicted
+}
+
+// leaveLimit is how long it may take until a router that is shut out knows it.
+const leaveLimit = 5 * time.Second
 
 func (h *Handler) run(ctx context.Context, cl *client, req *request) error {
 	row := h.table[string(req.Cmd.First.Name)]
@@ -158,7 +179,7 @@ func (req *request) admissible() error {
 var errHelp = errors.New("help")
 
 // finish turns a failure into a reply and writes the log line. The connection stays.
-func (h *Handler) finish(req *request, err error, start time.Time) (bool, error) {
+func (h *Handler) finish(ctx context.Context, req *request, err error, start time.Time) (bool, error) {
 	var code mongoerr.Code
 	switch {
 	case err == nil:
@@ -167,6 +188,9 @@ func (h *Handler) finish(req *request, err error, start time.Time) (bool, error)
 		req.Reply.Reset()
 		req.Reply.String("help", "help for: "+req.row.Name+" "+req.row.Help)
 		req.Reply.OK()
+	case h.router.Evicted(), errors.Is(err, router.ErrEvicted):
+		h.counts.add(req.row, err)
+		return false, leave(ctx, req.conn)
 	default:
 		e := router.ClientError(req.Op, err)
 		code = e.Code
@@ -223,7 +247,7 @@ func (h *Handler) Query(ctx context.Context, c *server.Conn, q *wire.Query, repl
 	req := request{Op: &cl.op, h: h, conn: c}
 	cl.op = router.Op{Cmd: &cl.cmd, Reply: reply, Buffers: c.Buffers(), Conn: c.ID}
 	err := h.query(ctx, cl, &req, q)
-	_, ferr := h.finish(&req, err, start)
+	_, ferr := h.finish(ctx, &req, err, start)
 	return 0, ferr
 }
 

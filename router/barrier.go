@@ -28,10 +28,16 @@ const (
 	oldCursors // and operations
 )
 
-// await is barrier with a limit and a choice of its own.
+// await is barrier with a limit and a choice of its own. A router that does not answer at
+// all is waited for until it is evicted, if that can be certain, unless the limit is a
+// short one.
 func (r *Router) await(ctx context.Context, v catalog.Version, lock string, patience time.Duration, what older) error {
-	defer r.timeBarrier(time.Now())
-	limit := time.Now().Add(patience)
+	began := time.Now()
+	defer r.timeBarrier(began)
+	mutePatience := patience
+	if patience >= r.opts.BarrierTimeout && !r.opts.Backend.Admin.None() {
+		mutePatience = max(patience, r.opts.EvictAfter+evictPatience)
+	}
 	shards := r.snap.Load().shardsUnder(lock)
 	for {
 		ticked := r.ticked.wait()
@@ -41,15 +47,21 @@ func (r *Router) await(ctx context.Context, v catalog.Version, lock string, pati
 			return catalogError(err)
 		}
 		var late []string
+		limit := mutePatience
 		for i := range routers {
-			if why, is := behind(&routers[i], v, lock, shards, what); is {
-				late = append(late, routers[i].Name+why)
+			why, is := behind(&routers[i], v, lock, shards, what)
+			if !is {
+				continue
+			}
+			late = append(late, routers[i].Name+why.text)
+			if !why.mute {
+				limit = patience
 			}
 		}
 		if len(late) == 0 {
 			return nil
 		}
-		if time.Now().After(limit) {
+		if time.Since(began) > limit || r.isStopped() {
 			return mongoerr.Newf(mongoerr.LockBusy,
 				"router(s) %s did not acknowledge the metadata change in time", strings.Join(late, ", "))
 		}
@@ -65,34 +77,51 @@ func (r *Router) await(ctx context.Context, v catalog.Version, lock string, pati
 	}
 }
 
+// evictPatience is how long it may take to shut a router out of shards that are well.
+const evictPatience = 5 * time.Second
+
+// lag says what a router that is behind is waited for.
+type lag struct {
+	text string
+	mute bool // for any answer, or to be shut out: which comes with time
+}
+
 // behind reports whether a router may still act by something older than v on what the
 // lock covers, which lies on the given shards, and why if it is not silence. Where a former incarnation
 // of it is not shut out of a shard, that one may still write to all that lies there, by
-// whatever it knew.
-func behind(o *catalog.Router, v catalog.Version, lock string, shards []string, what older) (why string, is bool) {
+// whatever it knew; and so may one that is evicted.
+func behind(o *catalog.Router, v catalog.Version, lock string, shards []string, what older) (why lag, is bool) {
+	if o.Evicted {
+		for _, u := range o.Users {
+			if slices.Contains(shards, u.Shard) {
+				return lag{fmt.Sprintf(" (it is silent, and not shut out of %s)", u.Shard), true}, true
+			}
+		}
+		return lag{}, false
+	}
 	if o.Ack.Version < v {
-		return "", true
+		return lag{mute: true}, true
 	}
 	for _, h := range o.Ack.Held {
 		if !catalog.LocksConflict(lock, h.NS) {
 			continue
 		}
 		if what == oldCursors && h.Cursors != 0 && h.Cursors < v {
-			return fmt.Sprintf(" (cursors on %s are open)", h.NS), true
+			return lag{text: fmt.Sprintf(" (cursors on %s are open)", h.NS)}, true
 		}
 		if what == oldWrites && (h.Writes == 0 || h.Writes >= v) {
 			continue
 		}
 		if h.Version < v {
-			return fmt.Sprintf(" (operations on %s still run)", h.NS), true
+			return lag{text: fmt.Sprintf(" (operations on %s still run)", h.NS)}, true
 		}
 	}
 	for _, u := range o.Users {
 		if u.User != userOf(o.Incarnation) && slices.Contains(shards, u.Shard) {
-			return fmt.Sprintf(" (its predecessor is not shut out of %s)", u.Shard), true
+			return lag{text: fmt.Sprintf(" (its predecessor is not shut out of %s)", u.Shard)}, true
 		}
 	}
-	return "", false
+	return lag{}, false
 }
 
 // shardsUnder lists the shards on which something lies that the lock covers.

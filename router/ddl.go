@@ -1,6 +1,7 @@
 package router
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -80,6 +81,9 @@ func (r *Router) acquire(ctx context.Context, name, why string) (catalog.Lock, e
 	bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), lockCallTimeout)
 	defer cancel()
 	l, err := r.store.Acquire(bound, name, r.Self().Incarnation, why)
+	if errors.Is(err, catalog.ErrLocked) && r.evicting.Load() && r.breakLocks(bound, name) == nil {
+		l, err = r.store.Acquire(bound, name, r.Self().Incarnation, why)
+	}
 	if err != nil && l.Token != 0 {
 		r.unlock(ctx, l) // it may be held: its reply was lost
 	}
@@ -91,6 +95,15 @@ func (r *Router) acquire(ctx context.Context, name, why string) (catalog.Lock, e
 		return l, fmt.Errorf("%w: %w", catalog.ErrUnavailable, err)
 	}
 	return l, err
+}
+
+// breakLocks frees a name of the locks of routers that are evicted, as soon as they are
+// shut out of all shards that their work may concern: those of the database.
+func (r *Router) breakLocks(ctx context.Context, name string) error {
+	if err := r.Refresh(ctx); err != nil { // nothing is changed by those locks any more
+		return err
+	}
+	return r.store.Break(ctx, name, r.snap.Load().shardsUnder(cmp.Or(catalog.LockDatabase(name), name)))
 }
 
 // unlock gives a lock back. Where the catalog is away it goes on trying until the

@@ -56,7 +56,7 @@ func (r *Router) exchange(ctx context.Context, op *Op, shard string, req *backen
 			}
 			r.Clock.Advance(out.info.ClusterTime)
 			b.Reached(out.info.OperationTime)
-			if err = r.shutOutByShard(b, &out); err != nil {
+			if err = r.shutOutByShard(op, b, &out); err != nil {
 				return out, err
 			}
 			if !r.refusedUnrun(op, &out, req) {
@@ -73,7 +73,7 @@ func (r *Router) exchange(ctx context.Context, op *Op, shard string, req *backen
 		if until.IsZero() {
 			until = time.Now().Add(r.opts.RetryTimeout)
 		}
-		if time.Now().After(until) || op.Expired() != nil || !sleep(ctx, 50*time.Millisecond) {
+		if time.Now().After(until) || r.isStopped() || op.Expired() != nil || !sleep(ctx, 50*time.Millisecond) {
 			if err == nil {
 				err = out.hideStepDown()
 			}
@@ -179,9 +179,10 @@ func wcErrorCode(wcError wire.Elem, repeatable bool) mongoerr.Code {
 }
 
 // shutOutByShard notices that a shard no longer knows this router's user: the router
-// was evicted. Its pools are dropped and the client is told of a network error, never
-// of missing rights, as another router can serve it (PROTOCOL.md, "More rules" 3).
-func (r *Router) shutOutByShard(b *backend.Shard, s *sent) error {
+// was evicted. Its pools are dropped and the client is told of a network error, or its
+// connection closed (see Evicted), never of missing rights, as another router can serve
+// it (PROTOCOL.md, "More rules" 3).
+func (r *Router) shutOutByShard(op *Op, b *backend.Shard, s *sent) error {
 	if s.info.OK || r.opts.Backend.Admin.None() {
 		return nil
 	}
@@ -189,8 +190,13 @@ func (r *Router) shutOutByShard(b *backend.Shard, s *sent) error {
 		return nil
 	}
 	b.Clear()
+	r.refused.Store(true)
 	r.reload.signal()
-	return mongoerr.Newf(mongoerr.HostUnreachable, "shard %s has shut this router out", s.shard).WithLabel(mongoerr.LabelRetryableWrite)
+	label := mongoerr.LabelRetryableWrite
+	if op.Txn.Statement() {
+		label = mongoerr.LabelTransientTransaction
+	}
+	return mongoerr.Newf(mongoerr.HostUnreachable, "shard %s has shut this router out", s.shard).WithLabel(label)
 }
 
 // release gives the reply's buffer back.

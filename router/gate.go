@@ -22,11 +22,16 @@ func (r *Router) enter(ctx context.Context, ns []byte, deadline time.Time) (*Ent
 // pass is enter, or its like for an operation that writes: that one waits while writes are
 // held back, too. leaveAs ends it.
 func (r *Router) pass(ctx context.Context, ns []byte, deadline time.Time, write bool) (*Entry, error) {
-	for {
+	for asked := false; ; {
 		s := r.snap.Load()
 		e := s.Entries[string(ns)]
 		if e == nil {
-			return nil, nil
+			if asked || r.isHeard() {
+				return nil, nil
+			}
+			r.Latest(ctx)
+			asked = true
+			continue
 		}
 		if !e.admits(write) {
 			if err := r.awaitReplacement(ctx, e, deadline); err != nil {
@@ -43,6 +48,14 @@ func (r *Router) pass(ctx context.Context, ns []byte, deadline time.Time, write 
 		}
 		r.leaveAs(e, write)
 	}
+}
+
+// isHeard reports whether the catalog has heard of this router lately. If not, others may
+// have evicted it: shards refuse it then, but of what no shard is asked it must ask the
+// catalog.
+func (r *Router) isHeard() bool {
+	at := r.heard.Load()
+	return at == nil || time.Since(*at) < r.opts.EvictAfter/2
 }
 
 // admits reports whether operations may begin by the entry.
@@ -92,6 +105,8 @@ func (r *Router) awaitReplacement(ctx context.Context, e *Entry, deadline time.T
 		return mongoerr.New(mongoerr.MaxTimeMSExpired, "operation exceeded time limit")
 	case <-limit.C:
 		return mongoerr.Newf(mongoerr.LockBusy, "a metadata operation on %s is under way", e.Coll.NS)
+	case <-r.stopped:
+		return mongoerr.New(mongoerr.InterruptedAtShutdown, "router is shutting down")
 	case <-ctx.Done():
 		return mongoerr.New(mongoerr.InterruptedAtShutdown, "router is shutting down")
 	}

@@ -19,13 +19,16 @@ import (
 // each other for ever.
 var errReplaced = errors.New("another router runs under this name")
 
+// ErrEvicted ends a router that others have shut out. Another one may take its place at
+// once, under the same name.
+var ErrEvicted = errors.New("this router was shut out: it did not answer for too long")
+
 // register makes the catalog row of a new incarnation, which inherits the shard users
-// of the one that it replaces (PROTOCOL.md, "More rules" 2 and 3). users are those of
-// an earlier incarnation of this very process.
-func (r *Router) register(ctx context.Context, users []catalog.ShardUser) (replaced *catalog.Router, err error) {
+// of the one that it replaces (PROTOCOL.md, "More rules" 2 and 3).
+func (r *Router) register(ctx context.Context) (replaced *catalog.Router, err error) {
 	incarnation := uuid.NewString()
 	self, replaced, err := r.store.Register(ctx, catalog.Router{
-		Incarnation: incarnation, Name: r.opts.Name, Version: r.opts.Version, Started: time.Now(), Users: users,
+		Incarnation: incarnation, Name: r.opts.Name, Version: r.opts.Version, Started: time.Now(),
 	})
 	if err != nil {
 		r.disown(ctx, incarnation)
@@ -53,16 +56,15 @@ func (r *Router) disown(ctx context.Context, incarnation string) {
 	}
 }
 
-// rejoin registers a new incarnation after an eviction and logs in anew everywhere. It
-// fails for good where the name is another's by now, or the catalog another one.
-func (r *Router) rejoin(ctx context.Context) error {
+// superseded says why a router whose row is gone, or that others have evicted, ends: the
+// catalog is another one, the name is another router's by now, or neither, in which case
+// a new Router may take its place. Whatever this one has under way must never come to a
+// shard by a later login: so it ends for good, with its connections, and does not
+// register again.
+func (r *Router) superseded(ctx context.Context) error {
 	if r.regressed.Load() {
 		return fmt.Errorf("%w, and knows this router no more", errOtherCatalog)
 	}
-	if err := r.syncMu.lock(ctx); err != nil {
-		return err
-	}
-	defer r.syncMu.unlock()
 	routers, err := r.store.Routers(ctx)
 	if err != nil {
 		return err
@@ -73,16 +75,7 @@ func (r *Router) rejoin(ctx context.Context) error {
 				r.opts.Name, routers[i].Started.Format(time.RFC3339))
 		}
 	}
-	if _, err := r.register(ctx, r.shardUsers()); err != nil {
-		return err
-	}
-	r.sent = beat{}
-	for _, b := range r.Shards() {
-		incarnation := r.Self().Incarnation
-		r.wg.Go(func() { r.logIn(ctx, b, incarnation) })
-	}
-	r.shutOutFormer(ctx)
-	return nil
+	return ErrEvicted
 }
 
 // userOf is the name of an incarnation's mongod user, the same on every shard.
@@ -169,89 +162,6 @@ func (r *Router) expectUser(incarnation string) {
 	}
 }
 
-// shutOutFormer begins to shut out every user of a former incarnation on its shard.
-func (r *Router) shutOutFormer(ctx context.Context) {
-	r.usersMu.Lock()
-	defer r.usersMu.Unlock()
-	for u, begun := range r.former {
-		if !begun {
-			r.former[u] = true
-			r.wg.Go(func() { r.shutOut(ctx, u) })
-		}
-	}
-}
-
-// shutOut drops a former incarnation's user and ends what it left running, trying until
-// it is done or this router stops. Till then the user is in this router's row, and no
-// collection that lies on the shard is changed (see behind).
-func (r *Router) shutOut(ctx context.Context, u catalog.ShardUser) {
-	ctx, cancel := r.untilStopped(ctx)
-	defer cancel()
-	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
-		if _, exists := r.snap.Load().Shards[u.Shard]; !exists {
-			break
-		}
-		err := r.tryShutOut(ctx, u)
-		if err == nil {
-			break
-		}
-		r.log.Debug().Err(err).Str("shard", u.Shard).Msg("shut a former router out")
-		t := time.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-			t.Stop()
-			return
-		case <-t.C:
-		}
-	}
-	r.usersMu.Lock()
-	delete(r.former, u)
-	r.usersMu.Unlock()
-	r.reload.signal() // it can be acknowledged
-}
-
-var (
-	errNotOpen   = errors.New("the shard is not open")
-	errStillRuns = errors.New("an operation of the user still runs")
-)
-
-// tryShutOut drops a user, w:majority, and kills what it left running: an operation
-// outlives its user and its connection (PROTOCOL.md F3). Users are administered by the
-// administrator, all else is done by this router's own user. Without auth nobody can be
-// shut out.
-func (r *Router) tryShutOut(ctx context.Context, u catalog.ShardUser) error {
-	if r.opts.Backend.Admin.None() {
-		return nil
-	}
-	b := r.Shard(u.Shard)
-	if b == nil {
-		return errNotOpen
-	}
-	ctx, cancel := context.WithTimeout(ctx, backgroundLimit)
-	defer cancel()
-	if err := b.DropUser(ctx, u.User); err != nil {
-		return err
-	}
-	// An earlier attempt may have dropped the user without a majority; this has one.
-	_, err := r.run(ctx, u.Shard, "admin", bson.D{
-		{Key: "appendOplogNote", Value: int32(1)},
-		{Key: "data", Value: bson.D{{Key: "msg", Value: "shardgate: shut out " + u.User}}},
-		{Key: "writeConcern", Value: majorityWrites},
-	})
-	if err != nil {
-		return err
-	}
-	running, err := r.listOps(ctx, u.Shard, bson.D{{Key: "effectiveUsers.user", Value: u.User}, {Key: "active", Value: true}})
-	if err != nil {
-		return err
-	}
-	r.killOps(ctx, u.Shard, running.active())
-	if len(running) > 0 {
-		return errStillRuns
-	}
-	return nil
-}
-
 // untilStopped is a context for what is done in the background: it ends when the router
 // stops, which no dead shard is to hold up.
 func (r *Router) untilStopped(ctx context.Context) (context.Context, context.CancelFunc) {
@@ -266,6 +176,10 @@ func (r *Router) untilStopped(ctx context.Context) (context.Context, context.Can
 	return ctx, cancel
 }
 
+// Evicted reports whether others have shut this router out, or a shard says so and the
+// catalog does not deny it yet. It can do nothing for anybody then.
+func (r *Router) Evicted() bool { return r.evicted.Load() || r.refused.Load() }
+
 // Limits of what a router that stops waits for: its last operations, its users on the
 // shards, the catalog. Each has its own, so that none takes another's.
 const (
@@ -276,12 +190,20 @@ const (
 
 // Close ends a router that will not Run: it closes all shards and deregisters, also
 // where ctx has ended.
+//
+// One that is evicted waits for nothing, as nothing that it has begun can be done any
+// more, and leaves its row to those who shut it out.
 func (r *Router) Close(ctx context.Context) {
 	ctx = context.WithoutCancel(ctx)
-	r.awaitIdle(ctx)
+	if !r.evicted.Load() {
+		r.awaitIdle(ctx)
+	}
 	close(r.stopped)
 	r.leaveShards(ctx)
 	r.wg.Wait()
+	if r.evicted.Load() {
+		return
+	}
 	if err := r.signOff(ctx); err != nil {
 		r.log.Warn().Err(err).Msg("deregister")
 	}
@@ -326,7 +248,7 @@ func (r *Router) leaveShards(ctx context.Context) {
 		r.usersMu.Lock()
 		user := r.users[b.ID]
 		r.usersMu.Unlock()
-		if user != "" && b.HasPrimary() {
+		if user != "" && !r.evicted.Load() && b.HasPrimary() {
 			if err := b.DropUser(ctx, user); err != nil {
 				r.log.Warn().Err(err).Msg("drop own user")
 			}

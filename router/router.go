@@ -29,7 +29,10 @@ type Options struct {
 	LockTimeout    time.Duration // how long DDL waits for a lock
 	RetryTimeout   time.Duration // how long the router repeats what is safe to repeat
 	CursorTimeout  time.Duration // idle cursors are closed after this
+	EvictAfter     time.Duration // a router that says nothing for so long is shut out
 	OrphanDelay    time.Duration // a moved collection's former copy is kept for cursors so long
+
+	Former string // incarnation of an evicted router in whose place this one comes
 
 	Failpoints string // folder of files that stop this router at a step, for tests
 
@@ -48,6 +51,7 @@ func (o Options) WithDefaults() Options {
 	def(&o.LockTimeout, 20*time.Second)
 	def(&o.RetryTimeout, 30*time.Second)
 	def(&o.CursorTimeout, 10*time.Minute)
+	def(&o.EvictAfter, 10*time.Second)
 	def(&o.OrphanDelay, 15*time.Minute)
 	o.Backend = o.Backend.WithDefaults()
 	return o
@@ -83,8 +87,12 @@ type Router struct {
 	users   map[string]string          // guarded by usersMu: shard id → our user there
 	former  map[catalog.ShardUser]bool // guarded by usersMu: to be shut out; true: somebody is at it
 
-	down      atomic.Bool // the catalog cannot be reached
-	regressed atomic.Bool // the catalog went back, or is another one
+	heard     atomic.Pointer[time.Time] // when the catalog last took a heartbeat
+	evicting  atomic.Bool               // the catalog has a router that is evicted
+	evicted   atomic.Bool               // this one is
+	refused   atomic.Bool               // a shard did not know its user: whether it is evicted is to be asked
+	down      atomic.Bool               // the catalog cannot be reached
+	regressed atomic.Bool               // the catalog went back, or is another one
 
 	seen        atomic.Int64 // when the catalog was last loaded, in nanoseconds since 1970
 	waiting     atomic.Int64 // operations that wait at the gate
@@ -115,7 +123,7 @@ func New(ctx context.Context, opts Options) (*Router, error) {
 	r.cursors.init(opts.CursorTimeout, r.wakeRetired)
 	r.sessions.init()
 	r.txns.init()
-	replaced, err := r.register(ctx, nil)
+	replaced, err := r.register(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -126,6 +134,9 @@ func New(ctx context.Context, opts Options) (*Router, error) {
 	}
 	if replaced != nil {
 		r.expectUser(replaced.Incarnation)
+	}
+	if opts.Former != "" {
+		r.expectUser(opts.Former)
 	}
 	r.shutOutFormer(ctx)
 	return r, nil

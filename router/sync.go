@@ -35,6 +35,7 @@ func (r *Router) Run(ctx context.Context) error {
 	defer poll.Stop()
 	prune := time.NewTicker(pruneEvery)
 	defer prune.Stop()
+	r.wg.Go(func() { r.watchOthers(ctx) })
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
@@ -75,14 +76,12 @@ func (r *Router) tick(ctx context.Context) error {
 		}
 	case ctx.Err() != nil:
 	case errors.Is(err, catalog.ErrEvicted):
-		r.log.Error().Msg("this router was evicted; it registers again")
-		err := r.rejoin(ctx)
-		if errors.Is(err, errReplaced) || errors.Is(err, errOtherCatalog) {
+		err := r.superseded(ctx)
+		if errors.Is(err, errReplaced) || errors.Is(err, errOtherCatalog) || errors.Is(err, ErrEvicted) {
+			r.evicted.Store(errors.Is(err, ErrEvicted))
 			return err
 		}
-		if err != nil {
-			r.log.Error().Err(err).Msg("register again")
-		}
+		r.log.Error().Err(err).Msg("the catalog does not know this router any more")
 	default:
 		if !r.down.Swap(true) {
 			r.log.Error().Err(err).Msg("the catalog is away; known collections are served from memory")
@@ -165,10 +164,16 @@ func (r *Router) acknowledge(ctx context.Context) error {
 	}
 	defer r.syncMu.unlock()
 	b := r.nextBeat()
-	if b.same(&r.sent) && time.Since(r.sent.at) < heartbeatEvery {
+	refused := r.refused.Load()
+	if b.same(&r.sent) && time.Since(r.sent.at) < heartbeatEvery && !refused {
 		return nil
 	}
-	return r.beat(ctx, &b)
+	err := r.beat(ctx, &b)
+	if err == nil && refused {
+		r.refused.Store(false)
+		r.log.Error().Msg("a shard refuses this router's user, though nobody has evicted it")
+	}
+	return err
 }
 
 // nextBeat is what is to be told now; syncMu is held.
@@ -188,6 +193,7 @@ func (r *Router) beat(ctx context.Context, b *beat) error {
 		return err
 	}
 	b.at = time.Now()
+	r.heard.Store(&b.at)
 	r.sent = *b
 	r.ticked.signal()
 	return nil
@@ -247,6 +253,9 @@ func oldest(a, b catalog.Version) catalog.Version {
 // openShards opens shards that the snapshot has and the router does not, and closes
 // those that are gone. The login is made behind: operations wait for it.
 func (r *Router) openShards(ctx context.Context, s *Snapshot) {
+	if r.isStopped() {
+		return
+	}
 	old := *r.shards.Load()
 	next := make(map[string]*backend.Shard, len(s.Shards))
 	for id, row := range s.Shards {
@@ -288,6 +297,8 @@ func catalogError(err error) error {
 		return nil
 	case errors.Is(err, catalog.ErrUnavailable):
 		return mongoerr.Wrap(mongoerr.FailedToSatisfyReadPreference, err, "the catalog (PostgreSQL) cannot be reached")
+	case errors.Is(err, catalog.ErrEvicted):
+		return ErrEvicted
 	case errors.Is(err, catalog.ErrLocked):
 		return mongoerr.Wrap(mongoerr.LockBusy, err, "another metadata operation is under way")
 	case errors.Is(err, catalog.ErrLockLost), errors.Is(err, catalog.ErrConflict):

@@ -228,19 +228,6 @@ func TestFencedIsKept(t *testing.T) {
 	require.Empty(t, fenced())
 }
 
-// TestEvictedRouterJoinsAgain under a new incarnation.
-func TestEvictedRouterJoinsAgain(t *testing.T) {
-	t.Parallel()
-	store := newStore(t, nowhere)
-	r, _ := startRouter(t, store, "r:1", Options{BarrierTimeout: patience})
-	first := r.Self().Incarnation
-	require.NoError(t, store.Deregister(t.Context(), first))
-	v := setState(t, store, catalog.StateOpen) // a change, so that it acknowledges now
-	eventually(t, "a new incarnation", func() bool { return r.Self().Incarnation != first })
-	eventually(t, "it acknowledges", func() bool { return acked(t, store, "r:1") >= v })
-	require.NoError(t, r.EnableSharding(t.Context(), "new", ""))
-}
-
 func TestRoutersShareTheClocksKey(t *testing.T) {
 	t.Parallel()
 	store := newStore(t, nowhere)

@@ -42,11 +42,13 @@ func lockVersion(ctx context.Context, tx pgx.Tx) (v catalog.Version, err error) 
 	return v, err
 }
 
-// checkLocks also keeps the locks from being lost before the commit.
+// checkLocks also keeps the locks from being lost before the commit. That their holder is
+// not evicted meanwhile is kept by the version row.
 func checkLocks(ctx context.Context, tx pgx.Tx, locks []catalog.Lock) error {
 	for _, l := range locks {
 		tag, err := tx.Exec(ctx, `SELECT 1 FROM shardgate.locks
-			WHERE name = $1 AND token = $2 AND router = $3 FOR SHARE`, l.Name, l.Token, l.Router)
+			WHERE name = $1 AND token = $2 AND router = $3
+			AND NOT (SELECT evicted FROM shardgate.routers WHERE incarnation = $3) FOR SHARE`, l.Name, l.Token, l.Router)
 		if err != nil {
 			return err
 		}

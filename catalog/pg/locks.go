@@ -18,7 +18,7 @@ func (s *Store) Acquire(ctx context.Context, name, incarnation, why string) (cat
 			return err
 		}
 		// The row must not go before the lock that refers to it is there.
-		tag, err := tx.Exec(ctx, `SELECT 1 FROM shardgate.routers WHERE incarnation = $1 FOR KEY SHARE`, incarnation)
+		tag, err := tx.Exec(ctx, `SELECT 1 FROM shardgate.routers WHERE incarnation = $1 AND NOT evicted FOR KEY SHARE`, incarnation)
 		if err != nil {
 			return err
 		}
@@ -61,6 +61,17 @@ func checkFree(ctx context.Context, tx pgx.Tx, name string) error {
 func (s *Store) Release(ctx context.Context, l catalog.Lock) error {
 	return s.write(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `DELETE FROM shardgate.locks WHERE name = $1 AND token = $2`, l.Name, l.Token)
+		return err
+	})
+}
+
+// Break implements catalog.Store.
+func (s *Store) Break(ctx context.Context, name string, shards []string) error {
+	return s.write(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `DELETE FROM shardgate.locks l USING shardgate.routers r
+			WHERE r.incarnation = l.router AND r.evicted AND NOT r.user_shards && $3
+			AND (l.name = $1 OR l.db = nullif($2, '') AND (l.name = $2 OR $1 = $2))`,
+			name, catalog.LockDatabase(name), list(shards))
 		return err
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -13,7 +14,7 @@ import (
 
 // routerColumns go with scanRouter; $1 is the limit of silence.
 const routerColumns = `incarnation, name, number, program_version, started, ping, acked,
-	held_ns, held_versions, held_writes, held_cursors, clock_timestamp() - ping > $1::interval, user_shards, user_names`
+	held_ns, held_versions, held_writes, held_cursors, clock_timestamp() - ping > $1::interval, evicted, user_shards, user_names`
 
 // Register implements catalog.Store.
 func (s *Store) Register(ctx context.Context, r catalog.Router) (self, replaced *catalog.Router, err error) {
@@ -71,7 +72,7 @@ func (s *Store) Heartbeat(ctx context.Context, incarnation string, ack catalog.A
 	return s.write(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		var news bool
 		err := tx.QueryRow(ctx, `SELECT acked < $2 OR held_ns <> $3 OR held_versions <> $4 OR held_writes <> $5 OR held_cursors <> $6
-			FROM shardgate.routers WHERE incarnation = $1 FOR UPDATE`,
+			FROM shardgate.routers WHERE incarnation = $1 AND NOT evicted FOR UPDATE`,
 			incarnation, ack.Version, held, versions, writes, cursors).Scan(&news)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return fmt.Errorf("%w: %q", catalog.ErrEvicted, incarnation)
@@ -97,12 +98,68 @@ func (s *Store) Heartbeat(ctx context.Context, incarnation string, ack catalog.A
 // Deregister implements catalog.Store. The locks go by a foreign key.
 func (s *Store) Deregister(ctx context.Context, incarnation string) error {
 	return s.write(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, `DELETE FROM shardgate.routers WHERE incarnation = $1`, incarnation)
+		tag, err := tx.Exec(ctx, `DELETE FROM shardgate.routers WHERE incarnation = $1 AND NOT evicted`, incarnation)
 		if err != nil || tag.RowsAffected() == 0 {
 			return err
 		}
 		return notify(ctx, tx)
 	})
+}
+
+// Evict implements catalog.Store. It excludes changes, so that whoever loads the catalog
+// afterwards has all that the router has changed.
+func (s *Store) Evict(ctx context.Context, incarnation string, ping time.Time) error {
+	return s.write(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		if _, err := lockVersion(ctx, tx); err != nil {
+			return err
+		}
+		r, err := s.lockRouter(ctx, tx, incarnation)
+		switch {
+		case errors.Is(err, pgx.ErrNoRows), err == nil && r.Evicted:
+			return nil
+		case err != nil:
+			return err
+		case !r.Ping.Equal(millis(ping)):
+			return fmt.Errorf("%w: router %s has answered since", catalog.ErrConflict, r.Name)
+		}
+		return setUsers(ctx, tx, incarnation, r.Users)
+	})
+}
+
+// ShutOut implements catalog.Store.
+func (s *Store) ShutOut(ctx context.Context, incarnation string, u catalog.ShardUser) error {
+	return s.write(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		r, err := s.lockRouter(ctx, tx, incarnation)
+		if errors.Is(err, pgx.ErrNoRows) || err == nil && !r.Evicted {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		return setUsers(ctx, tx, incarnation, slices.DeleteFunc(r.Users, func(o catalog.ShardUser) bool { return o == u }))
+	})
+}
+
+// lockRouter returns a row that nobody else changes until the transaction ends.
+func (s *Store) lockRouter(ctx context.Context, tx pgx.Tx, incarnation string) (*catalog.Router, error) {
+	return s.oneRouter(ctx, tx, `SELECT `+routerColumns+` FROM shardgate.routers WHERE incarnation = $2 FOR UPDATE`, incarnation)
+}
+
+// setUsers says where an evicted router is not shut out yet. One that is shut out of all
+// shards goes.
+func setUsers(ctx context.Context, tx pgx.Tx, incarnation string, users []catalog.ShardUser) error {
+	var err error
+	if len(users) == 0 {
+		_, err = tx.Exec(ctx, `DELETE FROM shardgate.routers WHERE incarnation = $1`, incarnation)
+	} else {
+		shards, names := splitUsers(users)
+		_, err = tx.Exec(ctx, `UPDATE shardgate.routers SET evicted = true, user_shards = $2, user_names = $3 WHERE incarnation = $1`,
+			incarnation, shards, names)
+	}
+	if err != nil {
+		return err
+	}
+	return notify(ctx, tx)
 }
 
 // Routers implements catalog.Store.
@@ -130,7 +187,7 @@ func scanRouter(row pgx.CollectableRow) (catalog.Router, error) {
 		cursors             []int64
 	)
 	err := row.Scan(&r.Incarnation, &r.Name, &r.Number, &r.Version, &r.Started, &r.Ping, &r.Ack.Version,
-		&held, &versions, &writes, &cursors, &r.Silent, &shards, &names)
+		&held, &versions, &writes, &cursors, &r.Silent, &r.Evicted, &shards, &names)
 	if err != nil {
 		return r, err
 	}

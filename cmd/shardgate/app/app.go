@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"runtime/debug"
+	"time"
 
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
@@ -22,12 +23,15 @@ import (
 
 // App is a router process: catalog, router, listener.
 type App struct {
-	config *Config
-	log    zerolog.Logger
-	store  *pg.Store
-	router *router.Router
-	server *server.Server
-	http   *httpServer // nil: none
+	config    *Config
+	log       zerolog.Logger
+	backend   backend.Config
+	clientTLS *tls.Config
+	addr      net.Addr
+	store     *pg.Store
+	router    *router.Router
+	server    *server.Server
+	http      *httpServer // nil: none
 }
 
 // Version is the program's version, from the build.
@@ -74,73 +78,112 @@ func New(ctx context.Context, c *Config, log zerolog.Logger) (*App, error) {
 	if err != nil {
 		return nil, err
 	}
-	var lc net.ListenConfig
-	listener, err := lc.Listen(ctx, "tcp", c.Listen)
+	a := &App{config: c, log: log, clientTLS: clientTLS, backend: backend.Config{
+		Admin: cred, TLS: tlsConfig, MaxConns: c.Shards.MaxConns, MaxConnecting: c.Shards.MaxConnecting,
+		IdleTimeout: c.Shards.IdleTimeout, SelectTimeout: c.Shards.SelectTimeout, Log: log,
+	}}
+	bound, err := listen(ctx, c.Listen, c.HTTP.Listen)
 	if err != nil {
-		return nil, fmt.Errorf("listen: %w", err)
-	}
-	a := &App{config: c, log: log}
-	var probes net.Listener
-	if c.HTTP.Listen != "" {
-		if probes, err = lc.Listen(ctx, "tcp", c.HTTP.Listen); err != nil {
-			listener.Close()
-			return nil, fmt.Errorf("http.listen: %w", err)
-		}
-	}
-	if err := a.join(ctx, cred, tlsConfig); err != nil {
-		listener.Close()
-		if probes != nil {
-			probes.Close()
-		}
 		return nil, err
 	}
-	handler := commands.New(commands.Options{
-		Router: a.router, Log: log, Version: Version(), Argv: []string{"shardgate", "serve"},
-		Slow: c.Log.Slow, Name: c.Advertise,
-	})
-	a.server = server.New(server.Options{
-		Listener: listener, TLS: clientTLS, Handler: handler, Log: log, MaxConns: c.MaxConnections, DrainTimeout: c.DrainTimeout,
-	})
-	if probes != nil {
-		a.http = newHTTPServer(a, probes, handler.Collectors())
+	a.addr = bound.clients.Addr()
+	a.store, err = pg.New(ctx, pg.Options{DSN: c.Catalog.DSN, DirectDSN: c.Catalog.DirectDSN, MaxConns: c.Catalog.MaxConns})
+	if err != nil {
+		bound.close()
+		return nil, err
+	}
+	if err := a.join(ctx, bound, ""); err != nil {
+		a.store.Close()
+		return nil, err
 	}
 	return a, nil
 }
 
-// join connects to the catalog and registers the router there.
-func (a *App) join(ctx context.Context, cred backend.Credential, tlsConfig *tls.Config) (err error) {
-	c := a.config
-	a.store, err = pg.New(ctx, pg.Options{DSN: c.Catalog.DSN, DirectDSN: c.Catalog.DirectDSN, MaxConns: c.Catalog.MaxConns})
-	if err != nil {
-		return err
+// listeners are what a router is bound to.
+type listeners struct {
+	clients net.Listener
+	probes  net.Listener // of metrics and health; nil: none
+}
+
+func (l *listeners) close() {
+	l.clients.Close()
+	if l.probes != nil {
+		l.probes.Close()
 	}
-	a.router, err = router.New(ctx, router.Options{
-		Store: a.store, Name: c.Advertise, Version: Version(), Log: a.log,
-		Backend: backend.Config{
-			Admin: cred, TLS: tlsConfig, MaxConns: c.Shards.MaxConns, MaxConnecting: c.Shards.MaxConnecting,
-			IdleTimeout: c.Shards.IdleTimeout, SelectTimeout: c.Shards.SelectTimeout, Log: a.log,
-		},
+}
+
+// listen binds the address for clients, and that for metrics and health if there is one.
+func listen(ctx context.Context, clients, probes string) (l listeners, err error) {
+	var lc net.ListenConfig
+	if l.clients, err = lc.Listen(ctx, "tcp", clients); err != nil {
+		return l, fmt.Errorf("listen: %w", err)
+	}
+	if probes == "" {
+		return l, nil
+	}
+	if l.probes, err = lc.Listen(ctx, "tcp", probes); err != nil {
+		l.clients.Close()
+		return l, fmt.Errorf("http.listen: %w", err)
+	}
+	return l, nil
+}
+
+// join registers a router, in the place of a former incarnation if there was one, and puts
+// its servers before it. It closes the listeners if it fails.
+func (a *App) join(ctx context.Context, bound listeners, former string) error {
+	c := a.config
+	r, err := router.New(ctx, router.Options{
+		Store: a.store, Name: c.Advertise, Version: Version(), Log: a.log, Backend: a.backend, Former: former,
 		HoldLimit: c.DDL.HoldLimit, BarrierTimeout: c.DDL.BarrierTimeout, LockTimeout: c.DDL.LockTimeout,
-		CursorTimeout: c.Cursors.Timeout, OrphanDelay: c.Moves.OrphanCleanupDelay, AllowUntestedVersions: c.Shards.AllowUntestedVersions,
-		Failpoints: os.Getenv("SHARDGATE_TEST_FAILPOINTS"),
+		CursorTimeout: c.Cursors.Timeout, EvictAfter: c.Routers.EvictAfter, OrphanDelay: c.Moves.OrphanCleanupDelay,
+		AllowUntestedVersions: c.Shards.AllowUntestedVersions, Failpoints: os.Getenv("SHARDGATE_TEST_FAILPOINTS"),
 	})
 	if err != nil {
-		a.store.Close()
+		bound.close()
+		return err
 	}
-	return err
+	handler := commands.New(commands.Options{
+		Router: r, Log: a.log, Version: Version(), Argv: []string{"shardgate", "serve"}, Slow: c.Log.Slow, Name: c.Advertise,
+	})
+	a.router = r
+	a.server = server.New(server.Options{
+		Listener: bound.clients, TLS: a.clientTLS, Handler: handler, Log: a.log, MaxConns: c.MaxConnections, DrainTimeout: c.DrainTimeout,
+	})
+	if bound.probes != nil {
+		now := *a // whoever asks while a router starts over is told of the former one
+		a.http = newHTTPServer(&now, bound.probes, handler.Collectors())
+	}
+	return nil
 }
 
 // Addr returns the bound address.
-func (a *App) Addr() net.Addr { return a.server.Addr() }
+func (a *App) Addr() net.Addr { return a.addr }
 
 // Run serves until ctx ends: first the listener drains, then the router deregisters. A
-// router that may not go on ends it, too.
+// router that may not go on ends it, too; but one that others have shut out is followed by
+// a new one. Clients lose their connections then: what the former one had under way ends
+// with it.
 func (a *App) Run(ctx context.Context) error {
 	defer a.store.Close()
 	if a.config.InsecureNoAuth {
 		a.log.Warn().Str("listen", a.config.Listen).Msg("clients need no login: anybody who reaches this address can do anything")
 	}
-	a.log.Info().Str("listen", a.Addr().String()).Int("router", a.router.Self().Number).Msg("serving")
+	for {
+		a.log.Info().Str("listen", a.Addr().String()).Int("router", a.router.Self().Number).Msg("serving")
+		err := a.serve(ctx)
+		if !errors.Is(err, router.ErrEvicted) || ctx.Err() != nil {
+			a.log.Info().Msg("stopped")
+			return err
+		}
+		a.log.Warn().Err(err).Msg("starting over")
+		if !a.startOver(ctx) {
+			return nil
+		}
+	}
+}
+
+// serve runs router and server until ctx ends or the router may not go on.
+func (a *App) serve(ctx context.Context) error {
 	serving, stopServing := context.WithCancel(ctx)
 	defer stopServing()
 	defer context.AfterFunc(serving, a.router.EndMovements)()
@@ -163,7 +206,32 @@ func (a *App) Run(ctx context.Context) error {
 		a.server.Run(serving)
 		return nil
 	})
-	err := g.Wait()
-	a.log.Info().Msg("stopped")
-	return err
+	return g.Wait()
+}
+
+// startOver makes a new router in the place of one that was shut out, trying until the
+// catalog takes it. It reports false if ctx ends first.
+func (a *App) startOver(ctx context.Context) bool {
+	former := a.router.Self().Incarnation
+	probes := ""
+	if a.http != nil {
+		probes = a.http.listener.Addr().String()
+	}
+	for {
+		bound, err := listen(ctx, a.addr.String(), probes)
+		if err == nil {
+			err = a.join(ctx, bound, former)
+		}
+		if err == nil {
+			return true
+		}
+		a.log.Error().Err(err).Msg("start over")
+		t := time.NewTimer(time.Second)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return false
+		}
+	}
 }

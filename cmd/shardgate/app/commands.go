@@ -15,9 +15,9 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Commands returns serve, config, version, ping, status and where.
+// Commands returns serve, config, version, ping, status, routers and where.
 func Commands() []*cobra.Command {
-	return []*cobra.Command{serve(), showConfig(), version(), ping(), status(), where()}
+	return []*cobra.Command{serve(), showConfig(), version(), ping(), status(), routers(), where()}
 }
 
 func serve() *cobra.Command {

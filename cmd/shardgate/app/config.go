@@ -34,6 +34,7 @@ type Config struct {
 	Catalog CatalogConfig `mapstructure:"catalog"`
 	Shards  ShardsConfig  `mapstructure:"shards"`
 	DDL     DDLConfig     `mapstructure:"ddl"`
+	Routers RoutersConfig `mapstructure:"routers"`
 	Cursors CursorsConfig `mapstructure:"cursors"`
 	Moves   MovesConfig   `mapstructure:"moves"`
 }
@@ -81,6 +82,13 @@ type DDLConfig struct {
 	HoldLimit      time.Duration `mapstructure:"holdLimit"`
 }
 
+// RoutersConfig is about the other routers.
+type RoutersConfig struct {
+	// EvictAfter is how long a router may say nothing before this one shuts it out of the
+	// shards, so that metadata operations and movements go on without it.
+	EvictAfter time.Duration `mapstructure:"evictAfter"`
+}
+
 // CursorsConfig is about cursors.
 type CursorsConfig struct {
 	Timeout time.Duration `mapstructure:"timeout"`
@@ -106,7 +114,7 @@ func defaults(v *viper.Viper) {
 		"shards.maxConns": 200, "shards.maxConnecting": 4, "shards.idleTimeout": 5 * time.Minute,
 		"shards.selectTimeout": 20 * time.Second, "shards.allowUntestedVersions": false,
 		"ddl.barrierTimeout": 5 * time.Second, "ddl.lockTimeout": 20 * time.Second, "ddl.holdLimit": 30 * time.Second,
-		"cursors.timeout": 10 * time.Minute, "moves.orphanCleanupDelay": 15 * time.Minute,
+		"routers.evictAfter": 10 * time.Second, "cursors.timeout": 10 * time.Minute, "moves.orphanCleanupDelay": 15 * time.Minute,
 	} {
 		v.SetDefault(key, value)
 	}
@@ -253,6 +261,7 @@ func (c *Config) checkNumbers() error {
 		{"ddl.barrierTimeout", c.DDL.BarrierTimeout <= 0},
 		{"ddl.lockTimeout", c.DDL.LockTimeout <= 0},
 		{"ddl.holdLimit", c.DDL.HoldLimit <= 0},
+		{"routers.evictAfter", c.Routers.EvictAfter < minEvictAfter},
 		{"cursors.timeout", c.Cursors.Timeout <= 0},
 		{"moves.orphanCleanupDelay", c.Moves.OrphanCleanupDelay <= 0},
 	} {
@@ -262,6 +271,9 @@ func (c *Config) checkNumbers() error {
 	}
 	return nil
 }
+
+// minEvictAfter leaves a router that is well the time to be heard.
+const minEvictAfter = 5 * time.Second
 
 // credential reads the shards' administrator login.
 func (c *ShardsConfig) credential() (backend.Credential, error) {

@@ -31,7 +31,10 @@ type routerStatus struct {
 	Uptime  string `json:"uptime"`
 	Lag     int64  `json:"lag"` // catalog versions not yet acknowledged
 	Silent  bool   `json:"silent"`
+	Evicted bool   `json:"evicted"` // being shut out of the shards
 	Stopped bool   `json:"stopped"` // but not everything that it began is known to have ended
+
+	left []string // shards of which one that is evicted is not shut out yet
 }
 
 type shardStatus struct {
@@ -97,14 +100,7 @@ func status() *cobra.Command {
 }
 
 func makeStatus(ctx context.Context, c *Config, d *catalog.Delta, routers []catalog.Router) *clusterStatus {
-	s := &clusterStatus{Version: int64(d.Version)}
-	for i := range routers {
-		r := &routers[i]
-		s.Routers = append(s.Routers, routerStatus{
-			Name: r.Name, Number: r.Number, Version: r.Version, Uptime: time.Since(r.Started).Round(time.Second).String(),
-			Lag: int64(max(d.Version-r.Ack.Version, 0)), Stopped: r.Ack.Version == catalog.Stopped, Silent: r.Silent,
-		})
-	}
+	s := &clusterStatus{Version: int64(d.Version), Routers: routerRows(d.Version, routers)}
 	for i := range d.Shards {
 		sh := &d.Shards[i]
 		row := shardStatus{ID: sh.ID, Host: sh.Host, Version: sh.Version, Capabilities: sh.Capabilities, Draining: sh.Draining}
@@ -146,17 +142,8 @@ func reachable(ctx context.Context, c *Config, sh *catalog.Shard) bool {
 
 func (s *clusterStatus) table(cmd *cobra.Command) error {
 	w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 4, 2, ' ', 0)
-	fmt.Fprintf(w, "catalog version %d\n\nROUTER\tNUMBER\tVERSION\tUP\tLAG\tSTATE\n", s.Version)
-	for _, r := range s.Routers {
-		state := "alive"
-		switch {
-		case r.Stopped:
-			state = "stopped, not everything it began has ended: start it again"
-		case r.Silent:
-			state = "silent"
-		}
-		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%d\t%s\n", r.Name, r.Number, r.Version, r.Uptime, r.Lag, state)
-	}
+	fmt.Fprintf(w, "catalog version %d\n\n", s.Version)
+	printRouters(w, s.Routers)
 	fmt.Fprintf(w, "\nSHARD\tHOST\tMONGODB\tCAPABILITIES\tCHUNKS\tUNSHARDED\tSTATE\n")
 	for _, r := range s.Shards {
 		state := "unreachable"

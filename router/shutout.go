@@ -1,0 +1,171 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/shardgate/shardgate/backend"
+	"github.com/shardgate/shardgate/catalog"
+	"github.com/shardgate/shardgate/wire"
+)
+
+// shutOutFormer begins to shut out every user of a former incarnation on its shard.
+func (r *Router) shutOutFormer(ctx context.Context) {
+	r.usersMu.Lock()
+	defer r.usersMu.Unlock()
+	for u, begun := range r.former {
+		if !begun {
+			r.former[u] = true
+			r.wg.Go(func() { r.shutOut(ctx, u) })
+		}
+	}
+}
+
+// shutOut shuts a user of a former incarnation out of its shard. Till then the user is in
+// this router's row, and no collection that lies on the shard is changed (see behind).
+func (r *Router) shutOut(ctx context.Context, u catalog.ShardUser) {
+	ctx, cancel := r.untilStopped(ctx)
+	defer cancel()
+	if !r.untilShutOut(ctx, u) {
+		return
+	}
+	r.usersMu.Lock()
+	delete(r.former, u)
+	r.usersMu.Unlock()
+	r.reload.signal() // it can be acknowledged
+}
+
+// untilShutOut tries until a user is shut out of its shard, or the shard is none any more.
+// It reports false if ctx ends first.
+func (r *Router) untilShutOut(ctx context.Context, u catalog.ShardUser) bool {
+	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
+		if _, exists := r.snap.Load().Shards[u.Shard]; !exists {
+			return true
+		}
+		err := r.tryShutOut(ctx, u)
+		if err == nil {
+			return true
+		}
+		r.log.Debug().Err(err).Str("shard", u.Shard).Str("user", u.User).Msg("shut a router out")
+		if !sleep(ctx, wait) {
+			return false
+		}
+	}
+}
+
+var (
+	errNotOpen   = errors.New("the shard is not open")
+	errStillRuns = errors.New("an operation or a transaction of the user is still there")
+)
+
+// tryShutOut makes certain that nothing is done by a user on its shard any more, and that
+// nothing which was is unfinished there (docs/architecture.md, "Eviction"). Users are
+// administered by the administrator, all else is done by this router's own user. Without
+// auth nobody can be shut out.
+func (r *Router) tryShutOut(ctx context.Context, u catalog.ShardUser) error {
+	if r.opts.Backend.Admin.None() {
+		return nil
+	}
+	b := r.Shard(u.Shard)
+	if b == nil {
+		return errNotOpen
+	}
+	ctx, cancel := context.WithTimeout(ctx, backgroundLimit)
+	defer cancel()
+	if err := b.DropUser(ctx, u.User); err != nil {
+		return err
+	}
+	// An earlier attempt may have dropped the user without a majority; this has one.
+	body, err := r.run(ctx, u.Shard, "admin", bson.D{
+		{Key: "appendOplogNote", Value: int32(1)},
+		{Key: "data", Value: bson.D{{Key: "msg", Value: "shardgate: shut out " + u.User}}},
+		{Key: "writeConcern", Value: majorityWrites},
+	})
+	if err != nil {
+		return err
+	}
+	info, err := wire.Inspect(body)
+	if err != nil {
+		return err
+	}
+	for _, addr := range b.Members() {
+		if addr == b.PrimaryAddr() {
+			continue
+		}
+		if err := r.memberReached(ctx, b, addr, info.OperationTime); err != nil {
+			return err
+		}
+	}
+	return r.endLeft(ctx, u)
+}
+
+// memberReached waits until a member that can be read has applied what its shard did up
+// to t.
+func (r *Router) memberReached(ctx context.Context, b *backend.Shard, addr string, t uint64) error {
+	cmd, err := bson.Marshal(bson.D{
+		{Key: "find", Value: "system.version"},
+		{Key: "limit", Value: int32(1)},
+		{Key: "readConcern", Value: bson.D{{Key: "afterClusterTime", Value: catalog.Timestamp(t).BSON()}}},
+		{Key: "maxTimeMS", Value: backgroundLimit.Milliseconds()},
+		{Key: "$readPreference", Value: bson.D{{Key: "mode", Value: "secondaryPreferred"}}},
+	})
+	if err != nil {
+		return err
+	}
+	elems := wire.AppendClusterTime(cmd[4:len(cmd)-1:len(cmd)-1], &wire.ClusterTime{Time: max(t, r.Clock.Now())})
+	_, err = b.RunAt(ctx, addr, "admin", elems)
+	return err
+}
+
+// endLeft kills what a user that is dropped has left running, as an operation outlives its
+// user and its connection (PROTOCOL.md F3), and what it has left open: a transaction of
+// which it ran the last statement, which another router might commit yet (F2).
+func (r *Router) endLeft(ctx context.Context, u catalog.ShardUser) error {
+	byName := bson.E{Key: "appName", Value: bson.Regex{Pattern: " " + quoteRegex(u.User) + " "}}
+	running, err := r.listOps(ctx, u.Shard, bson.D{
+		{Key: "$or", Value: bson.A{bson.D{{Key: "effectiveUsers.user", Value: u.User}}, bson.D{byName}}},
+		{Key: "active", Value: true},
+	})
+	if err != nil {
+		return err
+	}
+	r.killOps(ctx, u.Shard, running.active())
+	open, err := r.openSessions(ctx, u.Shard, byName)
+	if err != nil {
+		return err
+	}
+	if len(open) > 0 {
+		if _, err := r.run(ctx, u.Shard, "admin", bson.D{{Key: "killSessions", Value: open}}); err != nil {
+			return err
+		}
+	}
+	if len(running)+len(open) > 0 {
+		return errStillRuns // it is certain when none is found
+	}
+	return nil
+}
+
+// openSessions lists the sessions in which a transaction is open that nobody runs just now
+// and whose last connection suits. What is prepared is not to be killed.
+func (r *Router) openSessions(ctx context.Context, shard string, match bson.E) (list []bson.Raw, err error) {
+	err = r.drain(ctx, shard, "admin", bson.D{
+		{Key: "aggregate", Value: int32(1)},
+		{Key: "pipeline", Value: bson.A{
+			bson.D{{Key: "$currentOp", Value: bson.D{{Key: "allUsers", Value: true}, {Key: "idleSessions", Value: true}}}},
+			bson.D{{Key: "$match", Value: bson.D{
+				{Key: "type", Value: "idleSession"},
+				match,
+				{Key: "transaction.timePreparedMicros", Value: bson.D{{Key: "$exists", Value: false}}},
+			}}},
+			bson.D{{Key: "$project", Value: bson.D{{Key: "id", Value: "$lsid.id"}, {Key: "uid", Value: "$lsid.uid"}}}},
+		}},
+		{Key: "cursor", Value: bson.D{}},
+	}, func(doc bson.Raw) error {
+		list = append(list, append(bson.Raw(nil), doc...))
+		return nil
+	})
+	return list, err
+}
