@@ -47,6 +47,7 @@ type pair struct {
 	full    map[string][]string   // what dataset looks like in a shape's collection
 	dirty   map[string]bool       // shapes whose documents are no longer those of dataset
 	indexed map[string]bool       // shapes whose indexes may be more or less than that of the key
+	moving  bool                  // movements exclude changes of indexes
 	tally   *tally
 }
 
@@ -96,7 +97,7 @@ const engineParameter = "internalQueryForceClassicEngine"
 func (p *pair) again(t *testing.T) *pair {
 	t.Helper()
 
-	q := &pair{db: p.db, now: map[string][]bson.Raw{}, full: map[string][]string{}, dirty: map[string]bool{}, indexed: map[string]bool{}, tally: p.tally}
+	q := &pair{db: p.db, now: map[string][]bson.Raw{}, full: map[string][]string{}, dirty: map[string]bool{}, indexed: map[string]bool{}, moving: p.moving, tally: p.tally}
 
 	for i := range q.routers {
 		q.routers[i] = dialRaw(t, i)

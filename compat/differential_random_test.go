@@ -27,8 +27,10 @@ const (
 )
 
 // TestDifferentialRandom makes random calls.
-func TestDifferentialRandom(t *testing.T) {
-	p := newPair(t)
+func TestDifferentialRandom(t *testing.T) { newPair(t).random(t, *flagCalls) }
+
+// random makes at least so many random calls.
+func (p *pair) random(t *testing.T, calls int) {
 	seed, again := *flagSeed, *flagSeed != 0
 
 	if !again {
@@ -37,7 +39,7 @@ func TestDifferentialRandom(t *testing.T) {
 
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("to play it again: go test ./compat -run TestDifferentialRandom -differential.seed=%d", seed)
+			t.Logf("to play it again: go test ./compat -run %s -differential.seed=%d", t.Name(), seed)
 		}
 	})
 
@@ -51,7 +53,7 @@ func TestDifferentialRandom(t *testing.T) {
 		require.NoError(t, flag.Set("rapid.seed", strconv.FormatUint(seed, 10)))
 		rapid.Check(t, func(rt *rapid.T) { p.randomCalls(t, rt) })
 
-		if again || p.tally.calls >= *flagCalls {
+		if again || p.tally.calls >= calls {
 			t.Logf("seeds %d to %d; %s", first, seed, p.tally)
 			break
 		}
@@ -85,6 +87,9 @@ func (p *pair) randomCalls(t *testing.T, rt *rapid.T) {
 	}
 
 	actions := map[string]func(*rapid.T){"createIndexes": run((*gen).createIndexes), "dropIndexes": run((*gen).dropIndexes)}
+	if p.moving {
+		actions = map[string]func(*rapid.T){}
+	}
 
 	// A name more than once: an action that is more frequent.
 	for _, a := range []struct {

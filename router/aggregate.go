@@ -203,7 +203,14 @@ func (r *Router) Aggregate(ctx context.Context, op *Op) error {
 	if op.view != "" {
 		return r.aggregateStream(ctx, op, &s, &split{shard: p.stages, limit: -1})
 	}
-	return r.passCursor(ctx, op, &s, &patch{})
+	if !s.leavesOut() {
+		return r.passCursor(ctx, op, &s, &patch{})
+	}
+	own, err := s.withStages(&patch{skip: []string{"pipeline"}}, p.stages)
+	if err != nil {
+		return err
+	}
+	return r.passCursor(ctx, op, &s, own.at(0))
 }
 
 // enterAll passes the gate for reads of several namespaces; who is admitted is among the

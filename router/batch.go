@@ -6,15 +6,17 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/shardgate/shardgate/router/owned"
 	"github.com/shardgate/shardgate/wire"
 	"github.com/shardgate/shardgate/wire/mongoerr"
 )
 
 // batch is a client's write command with its statements targeted.
 type batch struct {
-	kind  writeKind
-	entry *Entry
-	stmts []statement
+	kind    writeKind
+	entry   *Entry
+	stmts   []statement
+	ordered bool
 }
 
 // child is what one shard gets of a client's batch: the client's statements by
@@ -23,6 +25,7 @@ type child struct {
 	shard string
 	index []int
 	bytes int
+	cond  *owned.Predicate // leaves out what the shard does not own; nil: it owns all it has
 }
 
 // childLimit bounds a child's statements in bytes.
@@ -37,6 +40,7 @@ func (r *Router) writeBatches(ctx context.Context, op *Op, b *batch) error {
 	if e, ok := op.Lookup("ordered"); ok {
 		ordered, _ = e.Bool()
 	}
+	b.ordered = ordered
 	if err := r.joinAll(op, stmts); err != nil {
 		return err
 	}
@@ -114,13 +118,38 @@ func nextRound(stmts []statement, from int, ordered bool) (round []child, to int
 	return round, to
 }
 
+// writeRound runs a round, and again what met documents that a shard does not own.
 func (r *Router) writeRound(ctx context.Context, op *Op, b *batch, round []child, res *writeResult) error {
-	if len(round) == 0 {
-		return nil
+	tries := maxBlockers
+	for i := range round {
+		tries += len(round[i].index)
 	}
+	for ; len(round) > 0; tries-- {
+		if tries == 0 {
+			for i := range round {
+				res.addChildError(op, round[i].index, errBlocked)
+			}
+			return nil
+		}
+		if err := r.sendRound(ctx, op, b, round, res); err != nil || len(b.entry.unowned) == 0 {
+			return err
+		}
+		var err error
+		if round, err = r.unblockRound(ctx, op, b, round, res); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *Router) sendRound(ctx context.Context, op *Op, b *batch, round []child, res *writeResult) error {
 	shards := make([]string, len(round))
 	for i := range round {
 		shards[i] = round[i].shard
+		var err error
+		if round[i].cond, err = b.entry.leaveOut(shards[i]); err != nil {
+			return err
+		}
 	}
 	base := patch{skip: []string{b.kind.field}, drop: wire.ArgStmtID | wire.ArgStmtIDs}
 	id := UUID(b.entry.Coll.UUID)
@@ -133,7 +162,7 @@ func (r *Router) writeRound(ctx context.Context, op *Op, b *batch, round []child
 		p.extra = stmtIDs(op, round[i].index)
 		start := len(dst)
 		dst = r.appendMessage(dst, op, &p)
-		return appendStatements(dst, start, b.kind.field, b.stmts, round[i].index)
+		return b.appendStatements(dst, start, &round[i])
 	})
 	defer r.releaseAll(op, answers)
 	return res.addRound(op, round, answers)
@@ -216,13 +245,17 @@ func clientStmtID(op *Op, n int) int32 {
 }
 
 // appendStatements appends the sequence of a child's statements to its message.
-func appendStatements(dst []byte, start int, field string, stmts []statement, index []int) []byte {
+func (b *batch) appendStatements(dst []byte, start int, c *child) []byte {
 	at := len(dst) + 1
 	dst = append(dst, 1, 0, 0, 0, 0)
-	dst = append(dst, field...)
+	dst = append(dst, b.kind.field...)
 	dst = append(dst, 0)
-	for _, i := range index {
-		dst = append(dst, stmts[i].doc...)
+	for _, i := range c.index {
+		doc := b.stmts[i].doc
+		if c.cond != nil && b.narrows(&b.stmts[i]) {
+			doc = narrowStatement(doc, c.cond)
+		}
+		dst = append(dst, doc...)
 	}
 	wire.SetLength(dst[start:])
 	putInt32(dst[at:], len(dst)-at)

@@ -109,7 +109,8 @@ func TestAppendStatements(t *testing.T) {
 	list := []statement{{doc: doc(t, e("_id", int32(0)))}, {doc: doc(t, e("_id", int32(1)))}, {doc: doc(t, e("_id", int32(2)))}}
 	msg := wire.AppendMsgStart([]byte("before"), 1, 0, 0)
 	msg = append(msg, doc(t, e("insert", "c"))...)
-	msg = appendStatements(msg, len("before"), "documents", list, []int{0, 2})
+	b := &batch{kind: kindOf([]byte("insert")), stmts: list}
+	msg = b.appendStatements(msg, len("before"), &child{index: []int{0, 2}})
 	var m wire.Msg
 	require.NoError(t, wire.ParseMsg(msg[len("before"):], &m))
 	require.Equal(t, len(msg)-len("before"), int(m.Length))

@@ -49,8 +49,8 @@ func (r *Router) singleOf(op *Op, b *batch, i int, res *writeResult) *single {
 
 func (k *batchSingle) write(ctx context.Context, op *Op, w *single, shard string, filter []byte) (int64, error) {
 	st := &k.batch.stmts[k.i]
-	st.doc = withFilter(k.doc, filter)
-	defer func() { st.doc = k.doc }()
+	st.doc, st.exact = withFilter(k.doc, filter), true
+	defer func() { st.doc, st.exact = k.doc, false }()
 	var sub writeResult
 	err := k.r.writeRound(ctx, op, k.batch, []child{{shard: shard, index: []int{k.i}}}, &sub)
 	if err != nil || sub.n == 0 && len(sub.errors) == 0 {

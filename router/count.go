@@ -46,7 +46,11 @@ func (r *Router) Count(ctx context.Context, op *Op) error {
 	if err := r.join(op, s.shards, p); err != nil {
 		return err
 	}
-	answers := r.scatter(ctx, op, s.shards, func(dst []byte, _ int) []byte { return r.appendMessage(dst, op, p) })
+	own, err := s.narrow(p, "query", filter)
+	if err != nil {
+		return err
+	}
+	answers := r.scatter(ctx, op, s.shards, func(dst []byte, i int) []byte { return r.appendMessage(dst, op, own.at(i)) })
 	defer r.releaseAll(op, answers)
 	if err := firstError(answers); err != nil {
 		return err

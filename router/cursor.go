@@ -31,6 +31,7 @@ type Cursor struct {
 	missed    bool          // one was
 	buffers   *wire.Buffers // that the parts' are lent from
 	parts     []*part
+	marks     bool   // shards mark what they do not own
 	order     []bool // nil: unsorted; else per sort field whether it descends
 	skip      int64  // documents still to pass over
 	limit     int64  // documents still to give; -1: no limit

@@ -44,16 +44,24 @@ func (r *Router) Distinct(ctx context.Context, op *Op) error {
 	if err := r.join(op, s.shards, p); err != nil {
 		return err
 	}
-	if len(s.shards) == 1 {
-		_, _, err = r.forward(ctx, op, s.shards[0], p)
+	at := uint64(0)
+	if len(s.shards) > 1 {
+		at = r.oneTime(op, p)
+	}
+	own, err := s.narrow(p, "query", filter)
+	if err != nil {
 		return err
 	}
-	return r.uniteDistinct(ctx, op, &s, p)
+	if len(s.shards) == 1 {
+		_, _, err = r.forward(ctx, op, s.shards[0], own.at(0))
+		return err
+	}
+	return r.uniteDistinct(ctx, op, &s, &own, at)
 }
 
-func (r *Router) uniteDistinct(ctx context.Context, op *Op, s *scope, p *patch) error {
-	at := r.oneTime(op, p)
-	answers := r.scatter(ctx, op, s.shards, func(dst []byte, _ int) []byte { return r.appendMessage(dst, op, p) })
+// uniteDistinct asks several shards; at is the time at which they read, if it is to show.
+func (r *Router) uniteDistinct(ctx context.Context, op *Op, s *scope, own *patches, at uint64) error {
+	answers := r.scatter(ctx, op, s.shards, func(dst []byte, i int) []byte { return r.appendMessage(dst, op, own.at(i)) })
 	defer r.releaseAll(op, answers)
 	if err := firstError(answers); err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/shardgate/shardgate/router/owned"
 	"github.com/shardgate/shardgate/wire"
 	"github.com/shardgate/shardgate/wire/mongoerr"
 )
@@ -51,9 +52,12 @@ func (r *Router) Explain(ctx context.Context, op *Op, inner *wire.Command) error
 			}
 		}
 	}
-	elems := explainCommand(op, inner, p)
-	answers := r.scatter(ctx, op, s.shards, func(dst []byte, _ int) []byte {
-		return r.appendElems(dst, op, elems)
+	own, err := s.explained(&in, p, pl, &sp)
+	if err != nil {
+		return err
+	}
+	answers := r.scatter(ctx, op, s.shards, func(dst []byte, i int) []byte {
+		return r.appendElems(dst, op, explainCommand(op, inner, own.at(i)))
 	})
 	defer r.releaseAll(op, answers)
 	if err := firstError(answers); err != nil {
@@ -67,6 +71,40 @@ func (r *Router) Explain(ctx context.Context, op *Op, inner *wire.Command) error
 	op.Reply.Doc("command", inner.Body)
 	op.Reply.OK()
 	return nil
+}
+
+// explained makes the patches of the explained command.
+func (s *scope) explained(in *Op, p *patch, pl *pipeline, sp *split) (patches, error) {
+	name := string(in.Cmd.First.Name)
+	switch {
+	case pl != nil && len(s.shards) > 1:
+		return s.withStages(p, sp.shard)
+	case !s.leavesOut(), name == "find" && positional(projectionOf(in)):
+		return patches{all: p}, nil
+	case pl != nil:
+		return s.withStages(&patch{skip: []string{"pipeline"}}, pl.stages)
+	case name == "update", name == "delete":
+		field := kindOf(in.Cmd.First.Name).field
+		docs, _, err := statements(in, field)
+		if err != nil || isSet(docs, "upsert") {
+			return patches{all: p}, err
+		}
+		return s.adapt(p, func(own *patch, cond *owned.Predicate) {
+			own.skip = append(own.skip, field)
+			own.extra = bsoncore.AppendArrayElement(own.extra, field, stageArray([]wire.Doc{narrowStatement(docs, cond)}))
+		})
+	case isSet(in.Cmd.Body, "upsert"): // it names the whole key, or is found as another command
+		return patches{all: p}, nil
+	}
+	field := "query"
+	if name == "find" {
+		field = "filter"
+	}
+	filter, err := filterOf(in, field)
+	if err != nil {
+		return patches{}, err
+	}
+	return s.narrow(p, field, filter)
 }
 
 // checkMerger refuses a merging half that cannot run, which no shard gets to see.

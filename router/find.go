@@ -35,16 +35,28 @@ func (r *Router) Find(ctx context.Context, op *Op) error {
 	if err := r.route(&s, op, filter); err != nil {
 		return err
 	}
-	if len(s.shards) > 1 {
+	if len(s.shards) > 1 || s.marks(projectionOf(op)) {
 		return r.scatterFind(ctx, op, &s, filter)
 	}
-	err = r.passCursor(ctx, op, &s, &patch{})
+	err = r.passFind(ctx, op, &s, filter)
 	if isUnreachable(err) && isSet(op.Cmd.Body, "allowPartialResults") {
 		c := r.newCursor(op, s.entry, s.ns)
 		c.missed = true
 		return r.firstBatch(ctx, op, c, 0)
 	}
 	return err
+}
+
+// passFind runs find on one shard.
+func (r *Router) passFind(ctx context.Context, op *Op, s *scope, filter bson.Raw) error {
+	if !s.leavesOut() {
+		return r.passCursor(ctx, op, s, &patch{})
+	}
+	own, err := s.narrow(&patch{}, "filter", filter)
+	if err != nil {
+		return err
+	}
+	return r.passCursor(ctx, op, s, own.at(0))
 }
 
 // findOptions are the options of find that a scatter must see.
@@ -133,10 +145,11 @@ func (r *Router) scatterFind(ctx context.Context, op *Op, s *scope, filter bson.
 	if err := r.join(op, s.shards, p); err != nil {
 		return err
 	}
-	p.extra, err = scatterFindArgs(&o, p)
+	args, err := scatterFindArgs(&o, p)
 	if err != nil {
 		return err
 	}
+	p.extra = args
 	c := r.newCursor(op, s.entry, s.ns)
 	c.mayMiss = isSet(op.Cmd.Body, "allowPartialResults")
 	c.atTime = r.oneTime(op, p)
@@ -145,7 +158,16 @@ func (r *Router) scatterFind(ctx context.Context, op *Op, s *scope, filter bson.
 		c.limit = o.limit
 	}
 	c.order = o.order()
-	answers := r.scatter(ctx, op, s.shards, func(dst []byte, _ int) []byte { return r.appendMessage(dst, op, p) })
+	var own patches
+	if c.marks = s.marks(o.projection); c.marks {
+		own, err = s.mark(p, &o, args)
+	} else {
+		own, err = s.narrow(p, "filter", filter)
+	}
+	if err != nil {
+		return err
+	}
+	answers := r.scatter(ctx, op, s.shards, func(dst []byte, i int) []byte { return r.appendMessage(dst, op, own.at(i)) })
 	if err := r.openParts(ctx, op, c, answers); err != nil {
 		return err
 	}

@@ -48,15 +48,46 @@ func (r *Router) FindAndModify(ctx context.Context, op *Op) error {
 		return err
 	}
 	s.shards, op.Trace.Why = a.shards, a.why
+	if modifiesSingly(op, s.entry, &a, upsert) {
+		if op.Txn.InTxn {
+			return errSingleInTxn
+		}
+		a.way = waySingle
+	}
 	if a.way != wayDirect {
 		return r.modifyOne(ctx, op, &s, upsert, a.way)
 	}
-	p := &patch{}
-	if err := r.join(op, s.shards, p); err != nil {
+	s.exact = a.exact || upsert // which names the whole key
+	return r.modifyThere(ctx, op, &s)
+}
+
+// modifyThere runs a findAndModify on the one shard that its query needs.
+func (r *Router) modifyThere(ctx context.Context, op *Op, s *scope) error {
+	p := patch{}
+	if err := r.join(op, s.shards, &p); err != nil {
 		return err
 	}
-	_, _, err = r.forward(ctx, op, s.shards[0], p)
-	return err
+	if !s.entry.hasUnowned(s.shards[0]) {
+		_, _, err := r.forward(ctx, op, s.shards[0], &p)
+		return err
+	}
+	return r.modifyOwned(ctx, op, s, p)
+}
+
+// modifyOwned is modifyThere on a shard that has more than it owns.
+func (r *Router) modifyOwned(ctx context.Context, op *Op, s *scope, p patch) error {
+	q, err := filterOf(op, "query")
+	if err != nil {
+		return err
+	}
+	own, err := s.narrow(&p, "query", q)
+	if err != nil {
+		return err
+	}
+	return r.unblocked(ctx, op, s.entry, s.shards[0], newcomer{doc: q}, func() error {
+		_, _, err := r.forward(ctx, op, s.shards[0], own.at(0))
+		return err
+	})
 }
 
 // noneModified answers that there was no document.

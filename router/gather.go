@@ -2,9 +2,11 @@ package router
 
 import (
 	"context"
+	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/shardgate/shardgate/router/owned"
 	"github.com/shardgate/shardgate/wire"
 )
 
@@ -30,17 +32,35 @@ func (r *Router) aggregateScatter(ctx context.Context, op *Op, s *scope, p *pipe
 	return r.virtual(ctx, op, s.ns, docs, sp.merger, s.entry.collation())
 }
 
+// patch is what a shard gets of the command beside the stages.
 func (s *split) patch() *patch {
-	b := bsoncore.NewArrayBuilder()
-	for _, st := range s.shard {
-		b.AppendDocument(bsoncore.Document(st))
-	}
-	extra := bsoncore.AppendArrayElement(nil, "pipeline", b.Build())
+	var extra []byte
 	if s.partial || len(s.order) > 0 {
 		extra = bsoncore.AppendBooleanElement(extra, "fromMongos", true)
 		extra = bsoncore.AppendBooleanElement(extra, "needsMerge", true)
 	}
 	return &patch{skip: []string{"pipeline"}, extra: extra, drop: wire.ArgAPI}
+}
+
+// withStages makes the patches of an aggregate by which the shards run the given stages.
+func (s *scope) withStages(p *patch, stages []wire.Doc) (patches, error) {
+	whole := *p
+	whole.extra = appendStages(slices.Clip(p.extra), stages)
+	own, err := s.adapt(p, func(own *patch, cond *owned.Predicate) {
+		own.extra = appendStages(own.extra, narrowStages(stages, cond))
+	})
+	own.all = &whole
+	for i := range own.by {
+		if own.by[i] == p {
+			own.by[i] = &whole
+		}
+	}
+	return own, err
+}
+
+// appendStages appends a pipeline's field.
+func appendStages(dst []byte, stages []wire.Doc) []byte {
+	return bsoncore.AppendArrayElement(dst, "pipeline", stageArray(stages))
 }
 
 // openSplit runs the shard half on every shard and opens the merge of what they give.
@@ -51,7 +71,11 @@ func (r *Router) openSplit(ctx context.Context, op *Op, s *scope, sp *split, pt 
 	c := r.newCursor(op, s.entry, s.ns)
 	c.order, c.skip, c.limit = sp.order, sp.skip, sp.limit
 	c.atTime = r.oneTime(op, pt)
-	answers := r.scatter(ctx, op, s.shards, func(dst []byte, _ int) []byte { return r.appendMessage(dst, op, pt) })
+	own, err := s.withStages(pt, sp.shard)
+	if err != nil {
+		return nil, err
+	}
+	answers := r.scatter(ctx, op, s.shards, func(dst []byte, i int) []byte { return r.appendMessage(dst, op, own.at(i)) })
 	return c, r.openParts(ctx, op, c, answers)
 }
 

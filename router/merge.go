@@ -39,7 +39,7 @@ func (r *Router) nextBatch(ctx context.Context, op *Op, c *Cursor, name string, 
 			break
 		}
 		p.pop()
-		op.Reply.Elems = appendArrayDoc(op.Reply.Elems, given, doc, c.order != nil)
+		op.Reply.Elems = c.appendUnmarked(op.Reply.Elems, given, doc)
 		given++
 		c.taken()
 	}
@@ -61,15 +61,18 @@ func (r *Router) nextBatch(ctx context.Context, op *Op, c *Cursor, name string, 
 	return done, nil
 }
 
-// next is head within the cursor's window: it passes over skip, and ends at limit. Who
+// next is head within the cursor's window: it passes over skip, and what is not owned, and ends at limit. Who
 // takes the document says so with taken.
 func (r *Router) next(ctx context.Context, op *Op, c *Cursor) (*part, wire.Doc, error) {
 	for c.limit != 0 {
 		p, doc, err := r.head(ctx, op, c)
-		if c.skip == 0 || p == nil || err != nil {
+		over := err == nil && p != nil && c.passOver(doc)
+		if !over && (c.skip == 0 || p == nil || err != nil) {
 			return p, doc, err
 		}
-		c.skip--
+		if !over {
+			c.skip--
+		}
 		p.pop()
 	}
 	return nil, nil, nil

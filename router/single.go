@@ -141,7 +141,7 @@ func (r *Router) carryOut(ctx context.Context, op *Op, w *single, c choice) (don
 		}
 	}
 	if c.Insert != nil {
-		return true, r.insertSingle(ctx, op, w, c)
+		return true, r.unblocked(ctx, op, w.entry, c.Shard, newcomer{doc: c.Insert, whole: true}, func() error { return r.insertSingle(ctx, op, w, c) })
 	}
 	filter := conjunction(w.filter, c.Filter)
 	n, err := w.do.write(ctx, op, w, c.Shard, filter)
@@ -236,8 +236,11 @@ func conjunction(a, b []byte) []byte {
 func (r *Router) choose(ctx context.Context, op *Op, w *single) (c choice, err error) {
 	read := *op
 	read.Write, read.lost = false, nil
-	elems := w.find()
-	answers := r.scatter(ctx, &read, w.shards, func(dst []byte, _ int) []byte { return r.appendElems(dst, &read, elems) })
+	elems, err := w.finds()
+	if err != nil {
+		return c, err
+	}
+	answers := r.scatter(ctx, &read, w.shards, func(dst []byte, i int) []byte { return r.appendElems(dst, &read, elems[i]) })
 	op.Trace = read.Trace
 	defer r.releaseAll(op, answers)
 	if err := firstError(answers); err != nil {
@@ -269,10 +272,10 @@ func (r *Router) choose(ctx context.Context, op *Op, w *single) (c choice, err e
 	return c, err
 }
 
-// find is the command by which every shard offers one document.
-func (w *single) find() []byte {
+// find is the command by which a shard offers one document.
+func (w *single) find(filter []byte) []byte {
 	b := bsoncore.AppendStringElement(nil, "find", w.coll)
-	b = bsoncore.AppendDocumentElement(b, "filter", bsoncore.Document(w.filter))
+	b = bsoncore.AppendDocumentElement(b, "filter", filter)
 	b = bsoncore.AppendInt64Element(b, "limit", 1)
 	b = bsoncore.AppendBooleanElement(b, "singleBatch", true)
 	b = append(b, w.meaning...)

@@ -85,16 +85,18 @@ func TestSplitLeavesTheClientsStages(t *testing.T) {
 
 func TestSplitPatch(t *testing.T) {
 	t.Parallel()
-	read := func(p *patch) (d bson.D) {
+	read := func(s split) (d bson.D) {
 		at, b := wire.AppendDocStart(nil)
-		require.NoError(t, bson.Unmarshal(wire.AppendDocEnd(append(b, p.extra...), at), &d))
+		own, err := (&scope{entry: &Entry{}}).withStages(s.patch(), s.shard)
+		require.NoError(t, err)
+		require.NoError(t, bson.Unmarshal(wire.AppendDocEnd(append(b, own.at(0).extra...), at), &d))
 		return d
 	}
 	s := splitPipeline(pipelineOf(t, `[{"$match": {"a": 1}}]`))
-	require.Equal(t, bson.D{e("pipeline", bson.A{bson.D{e("$match", bson.D{e("a", int32(1))})}})}, read(s.patch()))
+	require.Equal(t, bson.D{e("pipeline", bson.A{bson.D{e("$match", bson.D{e("a", int32(1))})}})}, read(s))
 	s = splitPipeline(pipelineOf(t, `[{"$group": {"_id": 1}}]`))
-	d := read(s.patch())
-	require.Equal(t, bson.D{e("fromMongos", true), e("needsMerge", true)}, d[1:])
+	d := read(s)
+	require.Equal(t, bson.D{e("fromMongos", true), e("needsMerge", true)}, d[:2])
 }
 
 func TestPipelineReaches(t *testing.T) {

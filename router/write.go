@@ -94,7 +94,7 @@ func (r *Router) writeOnce(ctx context.Context, op *Op, kind writeKind, docs []b
 	}
 	if shard, ok := oneShard(stmts); ok {
 		s.shards = shard
-		if passable(op, kind, docs) {
+		if passable(op, kind, docs) && !s.entry.hasUnowned(shard[0]) {
 			return r.passWrite(ctx, op, &s)
 		}
 	}

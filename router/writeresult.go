@@ -96,10 +96,15 @@ func appendIndexed(list []indexed, array wire.Elem, index []int) []indexed {
 }
 
 func (w *writeResult) addError(index int, err *mongoerr.Error) {
+	w.errors = append(w.errors, errorOf(index, err))
+}
+
+// errorOf is a statement's error.
+func errorOf(index int, err *mongoerr.Error) indexed {
 	b := bsoncore.AppendInt32Element(nil, "code", int32(err.Code))
 	b = bsoncore.AppendStringElement(b, "errmsg", err.Message)
 	b = append(b, err.Extra...)
-	w.errors = append(w.errors, indexed{index: index, elems: b})
+	return indexed{index: index, elems: b}
 }
 
 // addChildError notes that a child's outcome is unknown or an error as a whole: for

@@ -107,6 +107,7 @@ type aim struct {
 	shards []string
 	way    way
 	why    target.Why // these shards; "" for an unsharded collection
+	exact  bool       // all that it can match lies in one chunk, which its shard owns
 }
 
 // targetWrite finds the shards of an update or delete.
@@ -119,9 +120,9 @@ func (e *Entry) targetWrite(q bson.Raw, collated, multi, upsert bool) (aim, erro
 	case upsert && t.Key == nil && multi:
 		return aim{}, mongoerr.New(mongoerr.ShardKeyNotFound, "Failed to target upsert by query :: could not extract exact shard key")
 	case t.Key != nil && (upsert || !multi):
-		return aim{shards: e.owner(t.Key), why: t.Why}, nil
+		return aim{shards: e.owner(t.Key), why: t.Why, exact: t.Exact}, nil
 	}
-	a := aim{shards: shardList(e, &t), why: t.Why}
+	a := aim{shards: shardList(e, &t), why: t.Why, exact: t.Exact}
 	if !multi && (upsert || t.Shards.Len() > 1) {
 		a.way = waySingle
 	}
