@@ -33,9 +33,12 @@ type Shard struct {
 	poolsRead atomic.Pointer[map[string]*pool]
 	// opTime is the greatest operationTime that the shard has reported.
 	opTime atomic.Uint64
-	done   chan struct{} // closed by Close
-	mu     sync.Mutex
-	closed bool // guarded by mu
+	// latency is what Measure measured last, at measured (Unix nanoseconds).
+	latency  atomic.Pointer[latencies]
+	measured atomic.Int64
+	done     chan struct{} // closed by Close
+	mu       sync.Mutex
+	closed   bool // guarded by mu
 }
 
 // login is a credential with the driver's authenticator, which remembers the costly
@@ -164,10 +167,10 @@ func (s *Shard) setTopology(t *topology) {
 }
 
 // HasPrimary reports whether the monitor sees a primary now.
-func (s *Shard) HasPrimary() bool { return s.topo.Load().choose(&ReadPref{}) != "" }
+func (s *Shard) HasPrimary() bool { return s.topo.Load().choose(&ReadPref{}, nil) != "" }
 
 // PrimaryAddr returns the primary's address, or "".
-func (s *Shard) PrimaryAddr() string { return s.topo.Load().choose(&ReadPref{}) }
+func (s *Shard) PrimaryAddr() string { return s.topo.Load().choose(&ReadPref{}, nil) }
 
 // Members returns the addresses of all members that the monitor sees.
 func (s *Shard) Members() []string {
@@ -184,7 +187,7 @@ func (s *Shard) Members() []string {
 // selectMember waits for a member that suits.
 func (s *Shard) selectMember(ctx context.Context, p *ReadPref, deadline time.Time) (string, error) {
 	t := s.topo.Load()
-	if addr := t.choose(p); addr != "" {
+	if addr := t.choose(p, s.latencies()); addr != "" {
 		return addr, nil
 	}
 	limit := time.NewTimer(s.cfg.SelectTimeout)
@@ -202,7 +205,7 @@ func (s *Shard) selectMember(ctx context.Context, p *ReadPref, deadline time.Tim
 			return "", &Error{Shard: s.ID, code: mongoerr.FailedToSatisfyReadPreference, err: ctx.Err()}
 		}
 		t = s.topo.Load()
-		if addr := t.choose(p); addr != "" {
+		if addr := t.choose(p, s.latencies()); addr != "" {
 			return addr, nil
 		}
 	}

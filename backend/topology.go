@@ -57,8 +57,9 @@ type ReadPref struct {
 	MaxStale time.Duration // 0: any
 }
 
-// choose returns the address of a member that suits, or "".
-func (t *topology) choose(p *ReadPref) string {
+// choose returns the address of a member that suits, or "". Of several it is one of those
+// that are about as fast as the fastest.
+func (t *topology) choose(p *ReadPref, l latencies) string {
 	if p.Mode == Primary || p.Mode == PrimaryPreferred {
 		for i := range t.members {
 			if t.members[i].primary {
@@ -69,16 +70,16 @@ func (t *topology) choose(p *ReadPref) string {
 			return ""
 		}
 	}
-	if addr := t.chooseTagged(p); addr != "" {
+	if addr := t.chooseTagged(p, l); addr != "" {
 		return addr
 	}
 	if p.Mode == SecondaryPreferred {
-		return t.choose(&ReadPref{})
+		return t.choose(&ReadPref{}, l)
 	}
 	return ""
 }
 
-func (t *topology) chooseTagged(p *ReadPref) string {
+func (t *topology) chooseTagged(p *ReadPref, l latencies) string {
 	sets := p.Tags
 	if len(sets) == 0 {
 		sets = []tag.Set{nil}
@@ -93,7 +94,7 @@ func (t *topology) chooseTagged(p *ReadPref) string {
 				fits = append(fits, m.addr)
 			}
 		}
-		if len(fits) > 0 {
+		if fits = l.near(fits); len(fits) > 0 {
 			return fits[rand.IntN(len(fits))]
 		}
 	}

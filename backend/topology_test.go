@@ -31,10 +31,12 @@ func tags(pairs ...string) tag.Set {
 }
 
 // chosen is every member that choose returns in many tries; "" where it returns none.
-func chosen(topo *topology, p ReadPref) map[string]bool {
+func chosen(topo *topology, p ReadPref) map[string]bool { return chosenOf(topo, p, nil) }
+
+func chosenOf(topo *topology, p ReadPref, l latencies) map[string]bool {
 	got := map[string]bool{}
 	for range 200 {
-		got[topo.choose(&p)] = true
+		got[topo.choose(&p, l)] = true
 	}
 	return got
 }
@@ -98,6 +100,50 @@ func TestChoose(t *testing.T) {
 	require.Equal(t, set("s1"), chosen(headless, ReadPref{Mode: Secondary, MaxStale: 189 * time.Second}))
 	require.Equal(t, set("s1", "s2"), chosen(headless, ReadPref{Mode: Secondary, MaxStale: 190 * time.Second}))
 	require.Equal(t, set(""), chosen(newTopology(nil), ReadPref{Mode: Nearest}))
+}
+
+// TestChooseFast: among those that suit, the ones within 15 ms of the fastest get reads.
+func TestChooseFast(t *testing.T) {
+	t.Parallel()
+	topo := newTopology(nil)
+	topo.members = []member{
+		{addr: "p", primary: true, tags: tags("dc", "east")}, {addr: "s1", secondary: true, tags: tags("dc", "west")}, {addr: "s2", secondary: true, tags: tags("dc", "west")},
+	}
+	ms := func(p, s1, s2 int) latencies {
+		of := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
+		return latencies{"p": of(p), "s1": of(s1), "s2": of(s2)}
+	}
+	west := []tag.Set{tags("dc", "west")}
+	for _, c := range []struct {
+		name string
+		pref ReadPref
+		l    latencies
+		want map[string]bool
+	}{
+		{"all alike", ReadPref{Mode: Nearest}, ms(1, 2, 3), set("p", "s1", "s2")},
+		{"at the edge", ReadPref{Mode: Nearest}, ms(1, 16, 17), set("p", "s1")},
+		{"a secondary is nearest", ReadPref{Mode: Nearest}, ms(40, 1, 90), set("s1")},
+		{"the fastest that suits counts", ReadPref{Mode: Secondary}, ms(1, 30, 40), set("s1", "s2")},
+		{"of the secondaries one", ReadPref{Mode: Secondary}, ms(1, 30, 50), set("s1")},
+		{"secondaryPreferred", ReadPref{Mode: SecondaryPreferred}, ms(1, 50, 30), set("s2")},
+		{"tags come first", ReadPref{Mode: Nearest, Tags: west}, ms(1, 100, 200), set("s1")},
+		{"the primary is the primary", ReadPref{Mode: PrimaryPreferred}, ms(90, 1, 1), set("p")},
+		{"not measured yet", ReadPref{Mode: Nearest}, latencies{"p": time.Millisecond, "s1": time.Second}, set("p", "s2")},
+		{"none measured", ReadPref{Mode: Nearest}, latencies{}, set("p", "s1", "s2")},
+	} {
+		require.Equal(t, c.want, chosenOf(topo, c.pref, c.l), c.name)
+	}
+}
+
+// TestLatencyIsAveraged: one slow answer does not take a member out.
+func TestLatencyIsAveraged(t *testing.T) {
+	t.Parallel()
+	l := latencies{}.with("a", 10*time.Millisecond)
+	require.Equal(t, 10*time.Millisecond, l["a"])
+	l = l.with("b", time.Millisecond)
+	next := l.with("a", 60*time.Millisecond)
+	require.Equal(t, latencies{"a": 20 * time.Millisecond, "b": time.Millisecond}, next)
+	require.Equal(t, 10*time.Millisecond, l["a"], "the old one is as it was")
 }
 
 func TestNewTopology(t *testing.T) {

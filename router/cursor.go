@@ -23,7 +23,8 @@ type Cursor struct {
 	ID        int64
 	NS        string
 	Session   Session
-	TxnNumber int64 // -1 outside transactions
+	TxnNumber int64  // -1 outside transactions
+	api       string // apiArguments of the command that made it
 
 	noTimeout bool
 	single    bool          // there is one batch, the first
@@ -279,6 +280,9 @@ func checkCursor(op *Op, c *Cursor, ns string) error {
 		return mongoerr.Newf(50803, "Cannot run getMore on cursor %d, which was created in a transaction, without a txnNumber", c.ID)
 	case c.TxnNumber >= 0 && c.TxnNumber != op.Txn.Number:
 		return mongoerr.Newf(50804, "Cannot run getMore on cursor %d, which was created in transaction %d, in transaction %d", c.ID, c.TxnNumber, op.Txn.Number)
+	}
+	if used := apiArguments(op); used != c.api {
+		return mongoerr.Newf(mongoerr.APIMismatchError, "API parameter mismatch: getMore used params %s, the cursor-creating command used %s", used, c.api)
 	}
 	return nil
 }

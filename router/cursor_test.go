@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/shardgate/shardgate/wire"
 	"github.com/shardgate/shardgate/wire/mongoerr"
 )
 
@@ -146,7 +147,12 @@ func TestCheckCursor(t *testing.T) {
 		{"transaction for one without", Cursor{NS: "d.c", Session: session, TxnNumber: -1}, Op{Session: session, Txn: txn(0)}, 50802},
 		{"none for one in a transaction", Cursor{NS: "d.c", Session: session, TxnNumber: 0}, Op{Session: session}, 50803},
 		{"other transaction", Cursor{NS: "d.c", Session: session, TxnNumber: 5}, Op{Session: session, Txn: txn(6)}, 50804},
+		{"other API", Cursor{NS: "d.c", Session: session, TxnNumber: -1, api: `{ apiVersion: "1" }`}, Op{Session: session}, 347},
 	} {
+		c.op.Cmd = &wire.Command{}
+		if c.cursor.api == "" {
+			c.cursor.api = "{}"
+		}
 		err := checkCursor(&c.op, &c.cursor, "d.c")
 		if c.code == 0 {
 			require.NoError(t, err, c.name)

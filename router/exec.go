@@ -277,6 +277,10 @@ func shardError(op *Op, body wire.Doc) *mongoerr.Error {
 	if op.Txn.InTxn && e.Code.TransientInTransaction() && !(op.Txn.Committal && e.Code != mongoerr.NoSuchTransaction) {
 		e.Labels = append(e.Labels, mongoerr.LabelTransientTransaction)
 	}
+	if e.Code == mongoerr.Interrupted && op.Expired() != nil {
+		// A script that is stopped by the time limit says only that it was stopped.
+		e.Code, e.Message = mongoerr.MaxTimeMSExpired, "operation exceeded time limit"
+	}
 	e.Code = clientCode(e.Code)
 	return e
 }

@@ -3,6 +3,7 @@ package router
 import (
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -241,4 +242,15 @@ func TestCursorOfOneShard(t *testing.T) {
 	require.NoError(t, r.GetMore(t.Context(), op))
 	require.Equal(t, int64(4711), asked.Load())
 	require.Zero(t, r.OpenCursors())
+}
+
+// TestInterruptedByTheTimeLimit: what a shard stopped because the time was up is 50, what
+// somebody else stopped is not.
+func TestInterruptedByTheTimeLimit(t *testing.T) {
+	t.Parallel()
+	reply := doc(t, e("ok", 0.0), e("errmsg", "interrupted"), e("code", int32(11601)))
+	late, early := time.Now().Add(-time.Second), time.Now().Add(time.Hour)
+	for deadline, want := range map[time.Time]mongoerr.Code{{}: 11601, early: 11601, late: 50} {
+		require.Equal(t, want, shardError(&Op{Deadline: deadline}, reply).Code)
+	}
 }

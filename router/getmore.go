@@ -14,29 +14,15 @@ import (
 
 // GetMore runs getMore on one of this router's cursors.
 func (r *Router) GetMore(ctx context.Context, op *Op) error {
-	id, ok := op.Cmd.First.Int64()
-	if !ok || op.Cmd.First.Type != bson.TypeInt64 {
-		return mongoerr.New(mongoerr.TypeMismatch, "Field 'getMore' must be of type long")
-	}
-	coll, ok := op.Lookup("collection")
-	if !ok {
-		return mongoerr.New(40414, "BSON field 'getMore.collection' is missing but a required field")
-	}
-	name, _ := coll.Str()
-	n := int64(-1)
-	if e, ok := op.Lookup("batchSize"); ok {
-		if n, _ = e.Int64(); n < 0 {
-			return mongoerr.Newf(51024, "BSON field 'batchSize' value must be >= 0, actual value '%d'", n)
-		}
-		if n == 0 {
-			n = -1
-		}
-	}
-	c, err := r.cursors.checkOut(id)
+	q, err := readGetMore(op)
 	if err != nil {
 		return err
 	}
-	if err := checkCursor(op, c, string(op.Cmd.DB)+"."+name); err != nil {
+	c, err := r.cursors.checkOut(q.id)
+	if err != nil {
+		return err
+	}
+	if err := checkCursor(op, c, string(op.Cmd.DB)+"."+q.coll); err != nil {
 		r.cursors.checkIn(c, false)
 		return err
 	}
@@ -57,7 +43,62 @@ func (r *Router) GetMore(ctx context.Context, op *Op) error {
 		r.cursors.checkIn(c, false)
 		return mongoerr.New(mongoerr.BadValue, "cannot set maxTimeMS on getMore command for a non-awaitData cursor")
 	}
-	return r.mergedBatch(ctx, op, c, "nextBatch", n)
+	return r.mergedBatch(ctx, op, c, "nextBatch", q.batch)
+}
+
+// moreWanted is what a getMore asks for.
+type moreWanted struct {
+	id    int64
+	coll  string
+	batch int64 // -1: as many as fit
+}
+
+// readGetMore reads a getMore as strictly as a mongod does.
+func readGetMore(op *Op) (q moreWanted, err error) {
+	q.batch = -1
+	named := false
+	it := op.Cmd.Body.Iter()
+	var e wire.Elem
+	for first := true; it.Next(&e); first = false {
+		n, isNumber := e.Int64()
+		isNumber = isNumber || e.Type == bson.TypeDecimal128
+		switch name := string(e.Name); {
+		case first && e.IsNull():
+			return q, mongoerr.New(40414, "BSON field 'getMore.getMore' is missing but a required field")
+		case first && e.Type != bson.TypeInt64:
+			return q, wrongField("getMore.getMore", e, " 'long'")
+		case first:
+			q.id = n
+		case name == "maxTimeMS" && !e.IsNull() && !isNumber, name == "batchSize" && !e.IsNull() && !isNumber:
+			return q, wrongField("getMore."+name, e, "s '[long, int, decimal, double']")
+		case wire.IsGeneric(e.Name), e.IsNull(), name == "term", name == "lastKnownCommittedOpTime":
+		case name == "collection":
+			if q.coll, named = e.Str(); !named {
+				return q, wrongField("getMore.collection", e, " 'string'")
+			}
+		case name == "batchSize":
+			if n < 0 {
+				return q, mongoerr.Newf(51024, "BSON field 'batchSize' value must be >= 0, actual value '%d'", n)
+			}
+			if n > 0 {
+				q.batch = n
+			}
+		default:
+			return q, mongoerr.Newf(40415, "BSON field 'getMore.%s' is an unknown field.", name)
+		}
+	}
+	switch {
+	case !named:
+		return q, mongoerr.New(40414, "BSON field 'getMore.collection' is missing but a required field")
+	case q.coll == "":
+		return q, mongoerr.New(mongoerr.InvalidNamespace, "Collection names cannot be empty")
+	}
+	return q, it.Err()
+}
+
+// wrongField refuses a field of a wrong type; want are the types in quotes.
+func wrongField(field string, e wire.Elem, want string) error {
+	return mongoerr.Newf(mongoerr.TypeMismatch, "BSON field '%s' is the wrong type '%s', expected type%s", field, TypeName(e.Type), want)
 }
 
 // getMoreIDAt is the offset of the cursor id in a getMore message: it is the value of
@@ -102,18 +143,12 @@ func (r *Router) passGetMore(ctx context.Context, op *Op, c *Cursor) (done bool,
 
 // KillCursors runs killCursors on this router's cursors.
 func (r *Router) KillCursors(ctx context.Context, op *Op) error {
-	list, ok := op.Lookup("cursors")
-	if !ok || list.Type != bson.TypeArray {
-		return mongoerr.New(40414, "BSON field 'killCursors.cursors' is missing but a required field")
+	ids, err := readKillCursors(op)
+	if err != nil {
+		return err
 	}
 	killed, missing := bsoncore.NewArrayBuilder(), bsoncore.NewArrayBuilder()
-	it := wire.Doc(list.Value).Iter()
-	var e wire.Elem
-	for it.Next(&e) {
-		id, ok := e.Int64()
-		if !ok {
-			return mongoerr.New(mongoerr.TypeMismatch, "BSON field 'killCursors.cursors' must hold longs")
-		}
+	for _, id := range ids {
 		c, busy := r.cursors.remove(id)
 		if c == nil {
 			missing.AppendInt64(id)
@@ -130,4 +165,42 @@ func (r *Router) KillCursors(ctx context.Context, op *Op) error {
 	op.Reply.Elems = bsoncore.AppendArrayElement(op.Reply.Elems, "cursorsUnknown", emptyDoc)
 	op.Reply.OK()
 	return nil
+}
+
+// readKillCursors reads the ids of a killCursors as strictly as a mongod does: nothing is
+// killed if one of them is none.
+func readKillCursors(op *Op) ([]int64, error) {
+	if _, err := op.NS(nil); err != nil {
+		return nil, err
+	}
+	var list wire.Elem
+	it := op.Cmd.Body.Iter()
+	var e wire.Elem
+	for first := true; it.Next(&e); first = false {
+		switch {
+		case first, wire.IsGeneric(e.Name):
+		case string(e.Name) == "cursors":
+			list = e
+		default:
+			return nil, mongoerr.Newf(40415, "BSON field 'killCursors.%s' is an unknown field.", e.Name)
+		}
+	}
+	switch {
+	case list.Type == 0:
+		return nil, mongoerr.New(40414, "BSON field 'killCursors.cursors' is missing but a required field")
+	case list.IsNull():
+		return nil, mongoerr.New(10065, "invalid parameter: expected an object (cursors)")
+	case list.Type != bson.TypeArray:
+		return nil, wrongField("killCursors.cursors", list, " 'array'")
+	}
+	var ids []int64
+	in := wire.Doc(list.Value).Iter()
+	for in.Next(&e) {
+		if e.Type != bson.TypeInt64 {
+			return nil, wrongField("killCursors.cursors."+string(e.Name), e, " 'long'")
+		}
+		id, _ := e.Int64()
+		ids = append(ids, id)
+	}
+	return ids, in.Err()
 }

@@ -219,7 +219,7 @@ func (r *Router) keepCursor(op *Op, s *scope, info wire.ShardReply, addr string)
 // newCursor makes a client's cursor; reads is what it goes on to read by, nil if it does
 // not matter how long it does.
 func (r *Router) newCursor(op *Op, reads *Entry, ns string) *Cursor {
-	c := &Cursor{NS: ns, reads: reads, Session: op.Session, TxnNumber: -1, limit: -1, buffers: op.Buffers}
+	c := &Cursor{NS: ns, reads: reads, Session: op.Session, TxnNumber: -1, api: apiArguments(op), limit: -1, buffers: op.Buffers}
 	if op.Txn.InTxn {
 		c.TxnNumber = op.Txn.Number
 	}

@@ -99,9 +99,10 @@ type Router struct {
 	barriers    atomic.Int64 // waits for other routers
 	barrierTime atomic.Int64 // their nanoseconds
 
-	wg sync.WaitGroup
+	wg goers // of what the router does in the background
 
 	recovering atomic.Bool   // recoverFenced runs
+	measuring  atomic.Bool   // the latencies of a shard are measured
 	tidied     time.Time     // guarded by recovering: when movements were last looked after
 	stopped    chan struct{} // closed when Run ends
 	ending     chan struct{} // closed by EndMovements
@@ -117,6 +118,7 @@ func New(ctx context.Context, opts Options) (*Router, error) {
 		Clock: NewClock(nil), reload: newHint(), drained: newHint(), users: map[string]string{}, former: map[catalog.ShardUser]bool{}, stopped: make(chan struct{}), ending: make(chan struct{}),
 		syncMu: make(mutex, 1),
 	}
+	r.wg.panicked = r.panicked
 	r.ticked.init()
 	r.snap.Store(&Snapshot{})
 	r.shards.Store(&map[string]*backend.Shard{})

@@ -84,7 +84,7 @@ func (r *Router) oneTime(op *Op, p *patch) uint64 {
 // others' router.
 func (r *Router) survive(err *error) {
 	if p := recover(); p != nil {
-		r.log.Error().Interface("panic", p).Bytes("stack", debug.Stack()).Msg("an operation on a shard")
+		r.panicked(p, debug.Stack())
 		*err = mongoerr.New(mongoerr.InternalError, "internal error in the router")
 	}
 }

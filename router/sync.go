@@ -283,6 +283,12 @@ func (r *Router) openShards(ctx context.Context, s *Snapshot) {
 func (r *Router) prune(ctx context.Context) {
 	for _, b := range r.Shards() {
 		b.Prune()
+		if b.MeasureDue() && r.measuring.CompareAndSwap(false, true) {
+			r.wg.Go(func() {
+				defer r.measuring.Store(false)
+				b.Measure(ctx)
+			})
+		}
 	}
 	r.cursors.expire(func(c *Cursor) { r.killShardCursors(ctx, c) })
 	r.txns.expire()

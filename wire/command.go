@@ -96,6 +96,9 @@ type Command struct {
 	n     int
 }
 
+// IsGeneric reports whether a top-level field belongs to all commands.
+func IsGeneric(name []byte) bool { return genericArg(name) != 0 }
+
 // Parse walks a body. The errors are ones to answer: a body that is no BSON, an
 // argument given twice (MONGOS.md §0, 40413), no $db (40571).
 func (c *Command) Parse(body Doc) error {
