@@ -42,12 +42,12 @@ func shake(t *testing.T, server, client *tls.Config) (string, error) {
 	}()
 	c, err := tls.Dial("tcp", l.Addr().String(), client)
 	if err != nil {
-		<-served
+		_ = <-served
 		return "", err
 	}
 	defer c.Close()
 	if _, err := io.ReadFull(c, make([]byte, 1)); err != nil { // what a server refuses is seen only now
-		<-served
+		_ = <-served
 		return "", err
 	}
 	return c.ConnectionState().PeerCertificates[0].Subject.CommonName, <-served
