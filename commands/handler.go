@@ -99,8 +99,8 @@ type request struct {
 
 // Command implements server.Handler.
 func (h *Handler) Command(ctx context.Context, c *server.Conn, m *wire.Msg, reply *wire.Reply) (bool, error) {
-	if h.router.Evicted() {
-		return false, leave(ctx, c)
+	if h.router.Evicted() && !h.stays(ctx, c, nil) {
+		return false, router.ErrEvicted
 	}
 	cl := h.client(c)
 	start := time.Now()
@@ -113,19 +113,31 @@ func (h *Handler) Command(ctx context.Context, c *server.Conn, m *wire.Msg, repl
 	return h.finish(ctx, &req, err, start)
 }
 
-// leave ends a connection of a router that others have shut out. It can do nothing for
-// anybody, and another one can: after a network error a driver tries again, there or at
-// the one that comes in this one's place. It tries once, so it must not meet this one again:
-// by the time that it knows, nobody listens here.
-func leave(ctx context.Context, c *server.Conn) error {
+// stays reports whether a router that a shard has refused is not evicted after all; err is
+// what it could not do, which may say that it is. If it
+// is, it can do nothing for anybody, and another one can: its connections are closed, and
+// after a network error a driver tries again, there or at the one that comes in this one's
+// place. It tries once, so it must not meet this one again: stays returns when nobody
+// listens here any more.
+func (h *Handler) stays(ctx context.Context, c *server.Conn, err error) bool {
 	limit := time.NewTimer(leaveLimit)
 	defer limit.Stop()
-	select {
-	case <-c.Stopping():
-	case <-limit.C:
-	case <-ctx.Done():
+	look := time.NewTicker(10 * time.Millisecond)
+	defer look.Stop()
+	for {
+		select {
+		case <-c.Stopping():
+			return false
+		case <-limit.C:
+			return false
+		case <-ctx.Done():
+			return false
+		case <-look.C:
+			if !h.router.Evicted() && !errors.Is(err, router.ErrEvicted) {
+				return true
+			}
+		}
 	}
-	return router.ErrEvicted
 }
 
 // leaveLimit is how long it may take until a router that is shut out knows it.
@@ -188,9 +200,9 @@ func (h *Handler) finish(ctx context.Context, req *request, err error, start tim
 		req.Reply.Reset()
 		req.Reply.String("help", "help for: "+req.row.Name+" "+req.row.Help)
 		req.Reply.OK()
-	case h.router.Evicted(), errors.Is(err, router.ErrEvicted):
+	case (h.router.Evicted() || errors.Is(err, router.ErrEvicted)) && !h.stays(ctx, req.conn, err):
 		h.counts.add(req.row, err)
-		return false, leave(ctx, req.conn)
+		return false, router.ErrEvicted
 	default:
 		e := router.ClientError(req.Op, err)
 		code = e.Code

@@ -295,7 +295,7 @@ func TestStoppedRouterIsEvicted(t *testing.T) {
 // A router that is killed and never comes back holds nothing up for longer than it takes to evict it: not what its writes run on
 // without it, nor what its movement has left.
 func TestDeadRouterIsEvicted(t *testing.T) {
-	for _, step := range []string{"batch", "drain", "switch", "await"} {
+	for _, step := range someOf(random(t), "batch", "drain", "switch", "await") {
 		t.Run(step, func(t *testing.T) {
 			users := victimsUsers(t)
 			db := newDB(t)
@@ -356,7 +356,7 @@ func TestMoveWhileARouterIsEvicted(t *testing.T) {
 	w := startWorkload(t, db, true, 0, 1, victim)
 	v := shared.cluster.Router(victim)
 
-	for round := range 2 {
+	for round := range len(someOf(random(t), "once", "twice")) {
 		require.NoError(t, v.Pause())
 		t.Cleanup(func() { _ = v.Resume() })
 
@@ -379,6 +379,81 @@ func TestMoveWhileARouterIsEvicted(t *testing.T) {
 		bad := errors.Join(w.bad...)
 		w.mu.Unlock()
 		require.NoError(t, bad)
+	}
+
+	w.check()
+}
+
+// A router is stopped while it moves a collection, for so long that others take the movement up and move the collection on, to where
+// it was and away again. When it wakes up, it goes on with nothing.
+func TestEvictedMoverWakes(t *testing.T) {
+	db := newMoving(t)
+	w := startWorkload(t, db, true, 0, 1)
+	rnd := random(t)
+	v := shared.cluster.Router(victim)
+
+	for _, step := range someOf(rnd, "batch", "follow", "hold", "drain", "catchUp", "record", "switch", "await", "release", "undo", "clean") {
+		t.Run(step, func(t *testing.T) {
+			home := settled(t, db, "c")
+			to := otherThan(home)
+			aloneOn(t, db, "c", home)
+
+			reached, release := stopAt(t, victim, step)
+			result := make(chan error, 1)
+
+			if step == "undo" {
+				// What makes it undo: a donor that goes away for a moment.
+				fail, proceed := stopAt(t, victim, "copy")
+
+				go func() { result <- moveTo(t, victim, db+".c", to) }()
+
+				fail()
+
+				donor := shared.cluster.Shard(home).Members()[0]
+				require.NoError(t, donor.Kill())
+				proceed()
+				time.Sleep(time.Second)
+				up(t, donor)
+			} else {
+				go func() { result <- moveTo(t, victim, db+".c", to) }()
+			}
+
+			if step == "clean" {
+				// Any router may be the one that does it.
+				require.NoError(t, <-result)
+				result <- nil
+			} else {
+				reached()
+			}
+
+			require.NoError(t, v.Pause())
+			t.Cleanup(func() { _ = v.Resume() })
+
+			from := time.Now()
+
+			for range 3 {
+				home = settled(t, db, "c")
+				eventually(t, recoverLimit, "it moves on", func() error { return moveTo(t, 0, db+".c", otherThan(home)) })
+			}
+
+			t.Logf("moved on three times after %v", time.Since(from).Round(time.Millisecond))
+			release()
+
+			if left := evictAfter + 2*time.Second - time.Since(from); left > 0 {
+				time.Sleep(left)
+			}
+
+			require.NoError(t, v.Resume())
+			eventually(t, recoverLimit, "it serves", func() error {
+				return router(t, victim).Database(db).Collection("c").FindOne(opContext(t, opLimit), bson.D{{"still", 0}}).Err()
+			})
+			t.Log(<-result)
+			aloneOn(t, db, "c", settled(t, db, "c"))
+
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			require.NoError(t, errors.Join(w.bad...))
+		})
 	}
 
 	w.check()

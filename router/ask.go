@@ -54,6 +54,9 @@ func (r *Router) ask(ctx context.Context, shard, db string, cmd bson.D) (wire.Do
 			r.Clock.Advance(info.ClusterTime)
 		}
 	}
+	if err != nil && r.shutOutBy(b, mongoerr.CodeOf(err)) {
+		err = errShutOut(shard)
+	}
 	return body, notOurs(err)
 }
 

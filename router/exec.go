@@ -183,20 +183,29 @@ func wcErrorCode(wcError wire.Elem, repeatable bool) mongoerr.Code {
 // connection closed (see Evicted), never of missing rights, as another router can serve
 // it (PROTOCOL.md, "More rules" 3).
 func (r *Router) shutOutByShard(op *Op, b *backend.Shard, s *sent) error {
-	if s.info.OK || r.opts.Backend.Admin.None() {
+	if s.info.OK || !r.shutOutBy(b, s.info.Code) {
 		return nil
 	}
-	if c := s.info.Code; c != mongoerr.Unauthorized && c != mongoerr.AuthenticationFailed {
-		return nil
-	}
-	b.Clear()
-	r.refused.Store(true)
-	r.reload.signal()
 	label := mongoerr.LabelRetryableWrite
 	if op.Txn.Statement() {
 		label = mongoerr.LabelTransientTransaction
 	}
-	return mongoerr.Newf(mongoerr.HostUnreachable, "shard %s has shut this router out", s.shard).WithLabel(label)
+	return errShutOut(s.shard).WithLabel(label)
+}
+
+// shutOutBy reports whether a shard's code says so.
+func (r *Router) shutOutBy(b *backend.Shard, c mongoerr.Code) bool {
+	if r.opts.Backend.Admin.None() || c != mongoerr.Unauthorized && c != mongoerr.AuthenticationFailed {
+		return false
+	}
+	b.Clear()
+	r.refused.Store(true)
+	r.reload.signal()
+	return true
+}
+
+func errShutOut(shard string) *mongoerr.Error {
+	return mongoerr.Newf(mongoerr.HostUnreachable, "shard %s has shut this router out", shard)
 }
 
 // release gives the reply's buffer back.
