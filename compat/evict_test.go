@@ -399,23 +399,27 @@ func TestEvictedMoverWakes(t *testing.T) {
 			aloneOn(t, db, "c", home)
 
 			reached, release := stopAt(t, victim, step)
+			there, proceed := reached, func() {}
 			result := make(chan error, 1)
 
 			if step == "undo" {
-				// What makes it undo: a donor that goes away for a moment.
-				fail, proceed := stopAt(t, victim, "copy")
+				there, proceed = stopAt(t, victim, "copy")
+			}
 
-				go func() { result <- moveTo(t, victim, db+".c", to) }()
+			go func() {
+				cmd := bson.D{{"moveCollection", db + ".c"}, {"toShard", shardNames()[to]}}
+				if step == "undo" {
+					cmd = append(cmd, bson.E{Key: "maxTimeMS", Value: 3000})
+				}
 
-				fail()
+				result <- router(t, victim).Database("admin").RunCommand(context.Background(), cmd).Err()
+			}()
 
-				donor := shared.cluster.Shard(home).Members()[0]
-				require.NoError(t, donor.Kill())
+			if step == "undo" {
+				// It has no more time when it goes on.
+				there()
+				time.Sleep(4 * time.Second)
 				proceed()
-				time.Sleep(time.Second)
-				up(t, donor)
-			} else {
-				go func() { result <- moveTo(t, victim, db+".c", to) }()
 			}
 
 			if step == "clean" {
@@ -498,5 +502,9 @@ func TestEvictionReachesSecondaries(t *testing.T) {
 		return d.RunCommand(t.Context(), bson.D{{"drop", "c"}}).Err()
 	})
 	require.NoError(t, c.Router(1).Resume())
-	require.NoError(t, connect(t, c.RouterURI(1)).Database("d").Collection("other").Drop(opContext(t, opLimit)))
+
+	other := connect(t, c.RouterURI(1)).Database("d").Collection("other")
+	_, err = other.InsertOne(opContext(t, opLimit), bson.D{{"_id", 1}})
+	require.NoError(t, err)
+	require.NoError(t, other.Drop(opContext(t, opLimit)))
 }
