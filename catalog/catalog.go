@@ -149,6 +149,16 @@ type CollectionChunks struct {
 	Chunks []Chunk
 }
 
+// CollectionDelta is a collection whose row or chunks changed.
+type CollectionDelta struct {
+	CollectionChunks
+
+	// Part: of the chunks only those are there that changed. They take the place of all
+	// that lies in their ranges, which are those of whole chunks of before. Otherwise the
+	// chunks are all there are.
+	Part bool
+}
+
 // Delta is what changed in the catalog after some version.
 type Delta struct {
 	Version  Version // the version the delta leads to
@@ -159,12 +169,11 @@ type Delta struct {
 	// deletions since are no longer on record.
 	Full bool
 
-	Shards        []Shard
-	ShardsGone    []string
-	Databases     []Database
-	DatabasesGone []string
-	// Collections carry all their chunks, whatever changed.
-	Collections     []CollectionChunks
+	Shards          []Shard
+	ShardsGone      []string
+	Databases       []Database
+	DatabasesGone   []string
+	Collections     []CollectionDelta
 	CollectionsGone []string
 	Settings        []Setting
 	SettingsGone    []string

@@ -199,10 +199,10 @@ func rekey(t *testing.T, ns string, s *shape) {
 	delta, err := store.Load(ctx, 0)
 	require.NoError(t, err)
 
-	at := slices.IndexFunc(delta.Collections, func(c catalog.CollectionChunks) bool { return c.NS == ns })
+	at := slices.IndexFunc(delta.Collections, func(c catalog.CollectionDelta) bool { return c.NS == ns })
 	require.GreaterOrEqual(t, at, 0)
 
-	coll := delta.Collections[at]
+	coll := delta.Collections[at].CollectionChunks
 	coll.Key = raw(t, s.key)
 	coll.Chunks = nil
 

@@ -52,10 +52,10 @@ func (m *movements) collection(ns string) catalog.CollectionChunks {
 	delta, err := m.store.Load(opContext(m.t, opLimit), 0)
 	require.NoError(m.t, err)
 
-	at := slices.IndexFunc(delta.Collections, func(c catalog.CollectionChunks) bool { return c.NS == ns })
+	at := slices.IndexFunc(delta.Collections, func(c catalog.CollectionDelta) bool { return c.NS == ns })
 	require.GreaterOrEqual(m.t, at, 0)
 
-	return delta.Collections[at]
+	return delta.Collections[at].CollectionChunks
 }
 
 // left has every chunk on the shard after its own, too: as an incoming copy, or left behind.

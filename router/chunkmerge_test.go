@@ -223,3 +223,50 @@ func TestMedian(t *testing.T) {
 	keys <- bson.A{}
 	requireCode(t, mongoerr.CannotSplit, r.Split(t.Context(), find))
 }
+
+// TestDeltasOfChunks: what a router learns piece by piece is what one that loads all has.
+func TestDeltasOfChunks(t *testing.T) {
+	t.Parallel()
+	c := chunked(t, "a", "a", "b", "b")
+	r := overChunks(t, c)
+	other := idleRouter(t, r.store, "r:2", Options{})
+	x := func(i int32) bson.Raw { return bson.Raw(doc(t, e("x", i))) }
+	require.NoError(t, r.Split(t.Context(), ChunkSpec{NS: "d.c", Middle: x(5)}))
+	require.NoError(t, r.Split(t.Context(), ChunkSpec{NS: "d.c", Middle: x(7)}))
+	require.NoError(t, r.MergeChunks(t.Context(), "d.c", c.Chunks[0].Min, x(5)))
+	require.NoError(t, r.Split(t.Context(), ChunkSpec{NS: "d.c", Middle: x(100)}))
+	require.NoError(t, r.SetAllowMigrations(t.Context(), "d.c", false))
+	require.NoError(t, other.Refresh(t.Context()), "all at once")
+	whole := idleRouter(t, r.store, "r:3", Options{})
+	for _, one := range []*Router{r, other, whole} {
+		require.Equal(t, "aMinKey a5 a7 b10 b20 b100 ", shape(one))
+		require.False(t, one.Snapshot().Entries["d.c"].Coll.Migrations)
+	}
+	before := other.Snapshot().Entries["d.c"]
+	_, err := r.store.Apply(t.Context(), catalog.Change{Drop: []string{"d.c"}, Put: []catalog.CollectionChunks{chunked(t, "b", "a")}})
+	require.NoError(t, err)
+	require.NoError(t, other.Refresh(t.Context()))
+	require.Equal(t, "bMinKey a0 ", shape(other))
+	require.Equal(t, 6, before.Table.Len(), "what runs by the old table has it to its end")
+}
+
+// TestDeltaThatDoesNotFit makes the router load everything anew.
+func TestDeltaThatDoesNotFit(t *testing.T) {
+	t.Parallel()
+	c := chunked(t, "a", "b")
+	inner := overChunks(t, c).store
+	store := &wrapped{Store: inner}
+	r := idleRouter(t, store, "r:2", Options{})
+	lie := func(d *catalog.Delta, err error) (*catalog.Delta, error) {
+		if err == nil && !d.Full {
+			d.Collections[0].Part = true
+			d.Collections[0].Chunks = d.Collections[0].Chunks[1:2] // begins where no chunk does
+		}
+		return d, err
+	}
+	store.load.Store(&lie)
+	_, err := inner.Apply(t.Context(), catalog.Change{Put: []catalog.CollectionChunks{chunked(t, "b", "b", "a")}})
+	require.NoError(t, err)
+	require.NoError(t, r.Refresh(t.Context()))
+	require.Equal(t, "bMinKey b0 a10 ", shape(r))
+}

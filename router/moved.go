@@ -7,7 +7,6 @@ import (
 
 	"github.com/shardgate/shardgate/backend"
 	"github.com/shardgate/shardgate/catalog"
-	"github.com/shardgate/shardgate/catalog/shardkey"
 	"github.com/shardgate/shardgate/wire"
 	"github.com/shardgate/shardgate/wire/mongoerr"
 )
@@ -22,12 +21,11 @@ func (e *Entry) movedAt() uint64 {
 	return e.moved
 }
 
-// lastMove is movedAt for a table.
-func lastMove(t *shardkey.Table) uint64 {
+// lastMove is movedAt for some of a collection's chunks.
+func lastMove(coll *catalog.Collection, chunks []catalog.Chunk) uint64 {
 	var last catalog.Timestamp
-	coll := t.Collection()
-	for i := range t.Len() {
-		c := t.Chunk(i)
+	for i := range chunks {
+		c := &chunks[i]
 		// A merge of chunks may have forgotten their history, but not its end.
 		if len(c.History) > 1 || coll.Kind == catalog.KindSharded && c.OnShardSince > coll.Timestamp {
 			last = max(last, c.OnShardSince)

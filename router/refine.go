@@ -124,8 +124,10 @@ func (r *Router) refined(ctx context.Context, e *Entry, key *shardkey.Pattern) (
 		}
 	}
 	row := *e.Coll
+	// The timestamp stays: it is the same life of the collection, and moves of its chunks are
+	// told by it (movedAt).
 	row.Key, row.State, row.Epoch = key.Raw(), catalog.StateOpen, bson.NewObjectID()
-	row.LastMod, row.Timestamp = time.Now(), catalog.Timestamp(r.Clock.Now())
+	row.LastMod = time.Now()
 	chunks := make([]catalog.Chunk, e.Table.Len())
 	for i := range chunks {
 		chunks[i] = *e.Table.Chunk(i)

@@ -2,6 +2,8 @@ package router
 
 import (
 	"cmp"
+	"errors"
+	"fmt"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -82,17 +84,29 @@ func (e *Entry) again() *Entry {
 // Home returns the one shard of an unsharded collection.
 func (e *Entry) Home() string { return e.Table.Chunk(0).Shard }
 
-func newEntry(c catalog.CollectionChunks) (*Entry, error) {
+// errDelta says that a delta does not fit what it should be a change of.
+var errDelta = errors.New("a change of the catalog does not fit what was known")
+
+// newEntry makes an entry of a collection that changed; old is what was known of it.
+func newEntry(c *catalog.CollectionDelta, old *Entry) (*Entry, error) {
 	e := &Entry{Coll: &c.Collection, replaced: make(chan struct{}), since: time.Now()}
 	if c.Kind == catalog.KindView {
 		return e, nil
 	}
-	t, err := shardkey.NewTable(c)
-	if err != nil {
-		return nil, err
+	var err error
+	switch {
+	case !c.Part:
+		e.Table, err = shardkey.NewTable(c.CollectionChunks)
+	case old == nil || old.Table == nil || old.Coll.UUID != c.UUID:
+		err = fmt.Errorf("%w: %s is another collection", errDelta, c.NS)
+	default:
+		if e.Table, err = old.Table.Next(c.CollectionChunks); err != nil {
+			err = fmt.Errorf("%w: %w", errDelta, err)
+		}
+		e.moved = old.moved
 	}
-	e.Table, e.moved = t, lastMove(t)
-	return e, nil
+	e.moved = max(lastMove(&c.Collection, c.Chunks), e.moved)
+	return e, err
 }
 
 // precedes reports whether a delta can be what became of this state. A timeline that
@@ -123,7 +137,7 @@ func (s *Snapshot) next(d *catalog.Delta) (*Snapshot, []*Entry, error) {
 	}
 	fresh := make([]*Entry, 0, len(d.Collections))
 	for i := range d.Collections {
-		e, err := newEntry(d.Collections[i])
+		e, err := newEntry(&d.Collections[i], base.Entries[d.Collections[i].NS])
 		if err != nil {
 			return nil, nil, err
 		}

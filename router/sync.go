@@ -129,6 +129,12 @@ func (r *Router) Refresh(ctx context.Context) error {
 		return nil
 	}
 	next, retired, err := old.next(d)
+	if errors.Is(err, errDelta) {
+		if d, err = r.loadAnew(ctx, old, err); err != nil {
+			return err
+		}
+		next, retired, err = old.next(d)
+	}
 	if err != nil {
 		return fmt.Errorf("catalog version %d: %w", d.Version, err)
 	}
@@ -143,6 +149,17 @@ func (r *Router) Refresh(ctx context.Context) error {
 	}
 	r.retired = append(r.retired, retired...)
 	return nil
+}
+
+// loadAnew loads everything after a change that did not fit: chunks were put by hand, or by
+// a router of another version. What is all of it fits.
+func (r *Router) loadAnew(ctx context.Context, old *Snapshot, why error) (*catalog.Delta, error) {
+	r.log.Warn().Err(why).Msg("the catalog is loaded anew")
+	d, err := r.store.Load(ctx, 0)
+	if err == nil && !old.precedes(d) {
+		err = errOtherCatalog // the next look at it says what it is
+	}
+	return d, err
 }
 
 // beat is what a heartbeat tells.

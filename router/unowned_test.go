@@ -25,7 +25,7 @@ func TestUnownedRanges(t *testing.T) {
 		ID: uuid.New(), NS: "d.a", Collection: c.UUID, From: k.Shard, To: "t", State: catalog.MovementCopying, Since: time.Now(),
 		Range: &catalog.Range{Min: k.Min, Max: k.Max, MinKey: k.MinKey, MaxKey: k.MaxKey},
 	}
-	snap, retired, err := (&Snapshot{}).next(&catalog.Delta{Version: 1, Full: true, Collections: []catalog.CollectionChunks{c}})
+	snap, retired, err := (&Snapshot{}).next(&catalog.Delta{Version: 1, Full: true, Collections: []catalog.CollectionDelta{{CollectionChunks: c}}})
 	require.NoError(t, err)
 	require.Empty(t, retired)
 	step := func(state catalog.MovementState, from, to int) {
@@ -47,7 +47,7 @@ func TestUnownedRanges(t *testing.T) {
 	// A collection that is made anew under the name has nothing of it.
 	other := c
 	other.UUID = uuid.New()
-	next, _, err := snap.next(&catalog.Delta{Version: 9, Collections: []catalog.CollectionChunks{other}})
+	next, _, err := snap.next(&catalog.Delta{Version: 9, Collections: []catalog.CollectionDelta{{CollectionChunks: other}}})
 	require.NoError(t, err)
 	require.Empty(t, next.Entries["d.a"].Unowned("t"))
 

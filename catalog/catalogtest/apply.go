@@ -42,7 +42,7 @@ func testRoundTrip(f *fixture) {
 	for i := range want {
 		want[i].Version = v
 	}
-	f.Equal(want, d.Collections)
+	f.Equal(want, f.whole(d))
 	f.Len(d.Settings, 2)
 	f.Equal(full.Settings[0], d.Settings[0])
 }
@@ -69,7 +69,7 @@ func testReplaces(f *fixture) {
 	f.Equal(last, d.Version)
 	f.Equal(s, d.Shards[0])
 	f.Equal([]catalog.Database{db}, d.Databases)
-	f.Equal([]catalog.CollectionChunks{c}, d.Collections)
+	f.Equal([]catalog.CollectionChunks{c}, f.whole(d))
 	f.Equal(set, d.Settings[0])
 }
 
@@ -90,11 +90,14 @@ func testRows(f *fixture) {
 	d := f.load(v)
 	vw := view("db.v")
 	vw.Version = c.Version
-	f.Equal([]catalog.CollectionChunks{c, vw}, d.Collections)
+	f.Equal([]catalog.CollectionChunks{c, vw}, f.whole(d))
 
 	c.State = catalog.StateDropping
 	c.Version = f.apply(catalog.Change{Rows: []catalog.Collection{c.Collection}})
-	f.Equal([]catalog.CollectionChunks{c}, f.load(c.Version-1).Collections)
+	row := c
+	row.Chunks = nil
+	f.Equal(row, f.part(f.load(c.Version-1)), "no chunk changed")
+	f.Equal([]catalog.CollectionChunks{c, vw}, f.whole(f.load(v)))
 
 	bad := unsharded("db.s", "s0").Collection // has three chunks
 	f.refused(catalog.ErrInvalid, catalog.Change{Rows: []catalog.Collection{bad}})
@@ -198,7 +201,7 @@ func testNotShared(f *fixture) {
 		c.Key[4]++
 	}
 	spoil(c)
-	spoil(f.load(0).Collections[0])
+	spoil(f.load(0).Collections[0].CollectionChunks)
 	got := f.load(0)
 	got.Shards[0].Tags[0] = "spoilt"
 	f.Equal(want, f.load(0))
@@ -214,7 +217,7 @@ func testDropAndPut(f *fixture) {
 	})
 	d := f.load(v)
 	renamed.Version, again.Version = v2, v2
-	f.Equal([]catalog.CollectionChunks{again, renamed}, d.Collections)
+	f.Equal([]catalog.CollectionChunks{again, renamed}, f.whole(d))
 	f.Empty(d.CollectionsGone)
 }
 
@@ -226,16 +229,30 @@ func testChunkEdit(f *fixture) {
 		f.t.Helper()
 		return f.apply(catalog.Change{Chunks: []catalog.ChunkEdit{{NS: "db.s", Remove: remove, Put: put}}})
 	}
+	all := func(want catalog.CollectionChunks) {
+		f.t.Helper()
+		f.Equal(want, f.whole(f.load(0))[0])
+	}
+	changed := func(want catalog.CollectionChunks, chunks ...catalog.Chunk) {
+		f.t.Helper()
+		want.Chunks = chunks
+		f.Equal(want, f.part(f.load(want.Version-1)))
+	}
 	v := edit([]bson.ObjectID{chunkID(1)}, chunk(4, 0, 5, "s0"), chunk(1, 5, 10, "s1")) // split, move
 	want := sharded("db.s")
 	want.Version = v
 	want.Chunks = []catalog.Chunk{chunk(4, 0, 5, "s0"), chunk(1, 5, 10, "s1"), c.Chunks[1], c.Chunks[2]}
-	f.Equal([]catalog.CollectionChunks{want}, f.load(v-1).Collections)
+	all(want)
+	changed(want, want.Chunks[0], want.Chunks[1])
 
 	v = edit([]bson.ObjectID{chunkID(2), chunkID(1)}, chunk(1, 5, 20, "s1")) // merge
 	want.Version = v
 	want.Chunks = []catalog.Chunk{chunk(4, 0, 5, "s0"), chunk(1, 5, 20, "s1"), c.Chunks[2]}
-	f.Equal([]catalog.CollectionChunks{want}, f.load(v-1).Collections)
+	all(want)
+	changed(want, want.Chunks[1])
+	both := want
+	both.Chunks = want.Chunks[:2]
+	f.Equal(both, f.part(f.load(v-2)), "of both changes what is left")
 
 	// The two ends at once, and the row with them.
 	want.State = catalog.StateFenced
@@ -245,7 +262,37 @@ func testChunkEdit(f *fixture) {
 	}}})
 	want.Version = v
 	want.Chunks = []catalog.Chunk{chunk(5, 0, 5, "s1"), chunk(1, 5, 20, "s1"), chunk(6, 20, 255, "s1")}
-	f.Equal([]catalog.CollectionChunks{want}, f.load(v-1).Collections)
+	all(want)
+	changed(want, want.Chunks[0], want.Chunks[2])
+}
+
+// testDeltaAfterEdit: what is put anew comes as a whole, whatever was edited before, and
+// what is edited after that is a part again.
+func testDeltaAfterEdit(f *fixture) {
+	f.cluster()
+	v := f.apply(catalog.Change{Put: []catalog.CollectionChunks{sharded("db.s")}})
+	move := catalog.Change{Chunks: []catalog.ChunkEdit{{
+		NS: "db.s", Remove: []bson.ObjectID{chunkID(2)}, Put: []catalog.Chunk{chunk(2, 10, 20, "s0")},
+	}}}
+	f.apply(move)
+	again := sharded("db.s")
+	again.Version = f.apply(catalog.Change{Put: []catalog.CollectionChunks{again}})
+	f.Equal([]catalog.CollectionChunks{again}, f.whole(f.load(v)))
+	f.Equal([]catalog.CollectionChunks{again}, f.whole(f.load(again.Version-1)))
+
+	moved := sharded("db.s")
+	moved.Version = f.apply(move)
+	moved.Chunks = []catalog.Chunk{chunk(2, 10, 20, "s0")}
+	f.Equal(moved, f.part(f.load(again.Version)))
+	f.Len(f.whole(f.load(again.Version - 1))[0].Chunks, 3)
+
+	f.apply(catalog.Change{Drop: []string{"db.s"}})
+	anew := sharded("db.s") // of the same chunk ids
+	anew.Version = f.apply(catalog.Change{Put: []catalog.CollectionChunks{anew}})
+	f.Equal([]catalog.CollectionChunks{anew}, f.whole(f.load(moved.Version)))
+	last := f.apply(catalog.Change{Drop: []string{"db.s"}, Put: []catalog.CollectionChunks{anew}})
+	anew.Version = last
+	f.Equal([]catalog.CollectionChunks{anew}, f.whole(f.load(last-1)))
 }
 
 func testChunkEditRefused(f *fixture) {

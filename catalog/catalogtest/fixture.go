@@ -144,7 +144,26 @@ func view(ns string) catalog.CollectionChunks {
 	}}
 }
 
-func names(colls []catalog.CollectionChunks) []string {
+// whole are a delta's collections, which must have all their chunks.
+func (f *fixture) whole(d *catalog.Delta) []catalog.CollectionChunks {
+	f.t.Helper()
+	var out []catalog.CollectionChunks
+	for i := range d.Collections {
+		f.False(d.Collections[i].Part, d.Collections[i].NS)
+		out = append(out, d.Collections[i].CollectionChunks)
+	}
+	return out
+}
+
+// part is a delta's only collection, which must have no more than what changed.
+func (f *fixture) part(d *catalog.Delta) catalog.CollectionChunks {
+	f.t.Helper()
+	f.Len(d.Collections, 1)
+	f.True(d.Collections[0].Part)
+	return d.Collections[0].CollectionChunks
+}
+
+func names(colls []catalog.CollectionDelta) []string {
 	var out []string
 	for i := range colls {
 		out = append(out, colls[i].NS)

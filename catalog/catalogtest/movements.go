@@ -41,7 +41,7 @@ func testMovements(f *fixture) {
 	c := unsharded("db.a", "s1")
 	c.State = catalog.StateHeld
 	c.Version = f.apply(catalog.Change{Put: []catalog.CollectionChunks{c}})
-	f.Equal([]catalog.CollectionChunks{c}, f.load(c.Version-1).Collections)
+	f.Equal([]catalog.CollectionChunks{c}, f.whole(f.load(c.Version-1)))
 }
 
 func testMovementsRefused(f *fixture) {

@@ -32,6 +32,7 @@ func Run(t *testing.T, newStore func(t *testing.T) catalog.Store) {
 		{"DeltaDrops", testDeltaDrops},
 		{"DeltaDropRecreate", testDeltaDropRecreate},
 		{"DeltaDropDatabase", testDeltaDropDatabase},
+		{"DeltaAfterEdit", testDeltaAfterEdit},
 		{"DeltaAhead", testDeltaAhead},
 		{"Log", testLog},
 		{"RegisterNumbers", testRegisterNumbers},

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"go.mongodb.org/mongo-driver/v2/bson"
+
 	"github.com/shardgate/shardgate/catalog"
 )
 
@@ -14,6 +16,14 @@ import (
 type row[T any] struct {
 	version catalog.Version
 	value   T
+}
+
+// collection is a collection with what tells which of its chunks changed.
+type collection struct {
+	catalog.CollectionChunks
+
+	layout catalog.Version                   // that last put all its chunks anew
+	since  map[bson.ObjectID]catalog.Version // of chunks that came later
 }
 
 type tombstone struct{ kind, name string }
@@ -33,7 +43,7 @@ type state struct {
 	version     catalog.Version
 	shards      map[string]row[catalog.Shard]
 	databases   map[string]row[catalog.Database]
-	collections map[string]row[catalog.CollectionChunks]
+	collections map[string]row[collection]
 	settings    map[string]row[catalog.Setting]
 	movements   map[string]row[catalog.Movement] // by id
 	gone        map[tombstone]catalog.Version
@@ -42,7 +52,7 @@ type state struct {
 func newState() state {
 	return state{
 		shards: map[string]row[catalog.Shard]{}, databases: map[string]row[catalog.Database]{},
-		collections: map[string]row[catalog.CollectionChunks]{}, settings: map[string]row[catalog.Setting]{},
+		collections: map[string]row[collection]{}, settings: map[string]row[catalog.Setting]{},
 		movements: map[string]row[catalog.Movement]{},
 		gone:      map[tombstone]catalog.Version{},
 	}
@@ -61,7 +71,7 @@ func (s *state) delta(after catalog.Version, full bool) *catalog.Delta {
 	d := &catalog.Delta{Version: s.version, Full: full, Cluster: catalog.ClusterID(s.settings[catalog.ClusterIDSetting].value.Doc)}
 	d.Shards = newer(s.shards, after, cloneShard)
 	d.Databases = newer(s.databases, after, func(v catalog.Database) catalog.Database { return v })
-	d.Collections = newer(s.collections, after, cloneCollectionChunks)
+	d.Collections = newer(s.collections, after, func(c collection) catalog.CollectionDelta { return c.delta(after) })
 	d.Settings = newer(s.settings, after, cloneSetting)
 	d.Movements = newer(s.movements, after, cloneMovement)
 	if full {
@@ -82,8 +92,23 @@ func (s *state) delta(after catalog.Version, full bool) *catalog.Delta {
 	return d
 }
 
-func newer[T any](rows map[string]row[T], after catalog.Version, clone func(T) T) []T {
-	var out []T
+// delta lists the chunks that are newer than a version.
+func (c *collection) delta(after catalog.Version) catalog.CollectionDelta {
+	if c.layout > after {
+		return catalog.CollectionDelta{CollectionChunks: cloneCollectionChunks(c.CollectionChunks)}
+	}
+	part := c.CollectionChunks
+	part.Chunks = nil
+	for i := range c.Chunks {
+		if c.since[c.Chunks[i].ID] > after {
+			part.Chunks = append(part.Chunks, c.Chunks[i])
+		}
+	}
+	return catalog.CollectionDelta{CollectionChunks: cloneCollectionChunks(part), Part: true}
+}
+
+func newer[T, U any](rows map[string]row[T], after catalog.Version, clone func(T) U) []U {
+	var out []U
 	for _, k := range slices.Sorted(maps.Keys(rows)) {
 		if r := rows[k]; r.version > after {
 			out = append(out, clone(r.value))
@@ -157,12 +182,16 @@ func (s *state) put(c *catalog.Change) {
 		set(s, s.databases, goneDatabase, v.Name, v)
 	}
 	for i := range c.Put {
-		s.putCollection(cloneCollectionChunks(c.Put[i]))
+		s.putCollection(collection{CollectionChunks: cloneCollectionChunks(c.Put[i]), layout: s.version})
 	}
 	for i := range c.Rows {
 		r := cloneCollectionChunks(catalog.CollectionChunks{Collection: c.Rows[i]})
-		r.Chunks = s.collections[r.NS].value.Chunks
-		s.putCollection(r)
+		old, known := s.collections[r.NS]
+		if !known {
+			old.value.layout = s.version
+		}
+		r.Chunks = old.value.Chunks
+		s.putCollection(collection{CollectionChunks: r, layout: old.value.layout, since: old.value.since})
 	}
 	for _, v := range c.Settings {
 		set(s, s.settings, goneSetting, v.ID, cloneSetting(v))
@@ -173,7 +202,7 @@ func (s *state) put(c *catalog.Change) {
 	}
 }
 
-func (s *state) putCollection(c catalog.CollectionChunks) {
+func (s *state) putCollection(c collection) {
 	c.LastMod = millis(c.LastMod)
 	c.Version = s.version
 	set(s, s.collections, goneCollection, c.NS, c)
@@ -197,7 +226,15 @@ func (s *state) edit(e *catalog.ChunkEdit) error {
 	if err := e.CheckCover(removed); err != nil {
 		return err
 	}
+	c.since = maps.Clone(c.since)
+	if c.since == nil {
+		c.since = map[bson.ObjectID]catalog.Version{}
+	}
+	for i := range removed {
+		delete(c.since, removed[i].ID)
+	}
 	for _, k := range e.Put {
+		c.since[k.ID] = s.version
 		if slices.ContainsFunc(kept, func(o catalog.Chunk) bool { return o.ID == k.ID }) {
 			return fmt.Errorf("%w: %q has a chunk %s already", catalog.ErrConflict, e.NS, k.ID.Hex())
 		}

@@ -3,6 +3,7 @@ package pg
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -16,7 +17,8 @@ func (s *Store) Apply(ctx context.Context, c catalog.Change) (catalog.Version, e
 		return 0, err
 	}
 	var v catalog.Version
-	err := s.write(ctx, func(ctx context.Context, tx pgx.Tx) error {
+	limit := s.opts.Timeout + time.Duration(chunksIn(&c))*chunkPatience
+	err := s.inTx(ctx, limit, beginWrite, func(ctx context.Context, tx pgx.Tx) error {
 		old, err := lockVersion(ctx, tx)
 		if err != nil {
 			return err
@@ -34,6 +36,19 @@ func (s *Store) Apply(ctx context.Context, c catalog.Change) (catalog.Version, e
 		return 0, err
 	}
 	return v, nil
+}
+
+// chunkPatience is how much longer a change may take for each chunk that it puts.
+const chunkPatience = 100 * time.Microsecond
+
+func chunksIn(c *catalog.Change) (n int) {
+	for i := range c.Put {
+		n += len(c.Put[i].Chunks)
+	}
+	for i := range c.Chunks {
+		n += len(c.Chunks[i].Put)
+	}
+	return n
 }
 
 // lockVersion makes the transaction the only one that changes the catalog.
@@ -96,11 +111,11 @@ func (s *Store) apply(ctx context.Context, tx pgx.Tx, c catalog.Change, v catalo
 	queueShards(b, c.Shards, v)
 	queueDatabases(b, c.Databases, v)
 	for i := range c.Put {
-		queueCollection(b, &c.Put[i].Collection, v)
+		queueCollection(b, &c.Put[i].Collection, v, true)
 		b.Queue(`DELETE FROM shardgate.chunks WHERE ns = $1`, c.Put[i].NS)
 	}
 	for i := range c.Rows {
-		queueCollection(b, &c.Rows[i], v)
+		queueCollection(b, &c.Rows[i], v, false)
 	}
 	removed := make([][]catalog.Chunk, len(c.Chunks))
 	for i := range c.Chunks {
@@ -117,7 +132,7 @@ func (s *Store) apply(ctx context.Context, tx pgx.Tx, c catalog.Change, v catalo
 			return err
 		}
 	}
-	if err := insertChunks(ctx, tx, c); err != nil {
+	if err := insertChunks(ctx, tx, c, v); err != nil {
 		return err
 	}
 	return s.finish(ctx, tx, c, v)
@@ -175,8 +190,12 @@ func queueEdit(b *pgx.Batch, e *catalog.ChunkEdit, removed *[]catalog.Chunk, v c
 	}, `DELETE FROM shardgate.chunks WHERE ns = $1 AND id = ANY($2) RETURNING min_key, max_key`, e.NS, ids)
 }
 
+// manyChunks is how many new rows make PostgreSQL's knowledge of the table useless: it
+// would read all of it to find the few that changed, until it has looked by itself.
+const manyChunks = 20_000
+
 // insertChunks adds the chunks of all puts and edits by one COPY.
-func insertChunks(ctx context.Context, tx pgx.Tx, c catalog.Change) error {
+func insertChunks(ctx context.Context, tx pgx.Tx, c catalog.Change, v catalog.Version) error {
 	type owned struct {
 		ns    string
 		chunk *catalog.Chunk
@@ -197,7 +216,7 @@ func insertChunks(ctx context.Context, tx pgx.Tx, c catalog.Change) error {
 	}
 	_, err := tx.CopyFrom(ctx, pgx.Identifier{"shardgate", "chunks"}, []string{
 		"ns", "id", "min", "max", "min_key", "max_key", "shard", "last_mod", "on_shard_since",
-		"history_shards", "history_times", "jumbo",
+		"history_shards", "history_times", "jumbo", "version",
 	}, pgx.CopyFromSlice(len(all), func(i int) ([]any, error) {
 		k := all[i].chunk
 		shards, times := make([]string, len(k.History)), make([]int64, len(k.History))
@@ -206,9 +225,13 @@ func insertChunks(ctx context.Context, tx pgx.Tx, c catalog.Change) error {
 		}
 		return []any{
 			all[i].ns, k.ID[:], blob(k.Min), blob(k.Max), bytesOf(k.MinKey), k.MaxKey, k.Shard,
-			int64(k.LastMod), int64(k.OnShardSince), shards, times, k.Jumbo,
+			int64(k.LastMod), int64(k.OnShardSince), shards, times, k.Jumbo, int64(v),
 		}, nil
 	}))
+	if err != nil || len(all) < manyChunks {
+		return err
+	}
+	_, err = tx.Exec(ctx, `ANALYZE shardgate.chunks`)
 	return err
 }
 

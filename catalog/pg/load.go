@@ -1,6 +1,7 @@
 package pg
 
 import (
+	"bytes"
 	"context"
 	"time"
 
@@ -11,10 +12,18 @@ import (
 	"github.com/shardgate/shardgate/catalog"
 )
 
+// fullLoadPatience is how many times longer than other calls a load of everything may take:
+// it is as long as the catalog is large.
+const fullLoadPatience = 6
+
 // Load implements catalog.Store.
 func (s *Store) Load(ctx context.Context, after catalog.Version) (*catalog.Delta, error) {
+	limit := s.opts.Timeout
+	if after <= 0 {
+		limit *= fullLoadPatience
+	}
 	var d *catalog.Delta
-	err := s.read(ctx, func(ctx context.Context, tx pgx.Tx) error {
+	err := s.inTx(ctx, limit, beginRead, func(ctx context.Context, tx pgx.Tx) error {
 		d = &catalog.Delta{}
 		var id []byte
 		if err := tx.QueryRow(ctx, `SELECT version, (SELECT doc FROM shardgate.settings WHERE id = $1) FROM shardgate.catalog`,
@@ -26,16 +35,24 @@ func (s *Store) Load(ctx context.Context, after catalog.Version) (*catalog.Delta
 		if d.Timeline, err = timeline(ctx, tx); err != nil {
 			return err
 		}
-		d.Full = after <= 0 || after < d.Version-s.keepDeletions
+		if d.Full = after <= 0 || after < d.Version-s.keepDeletions; d.Full && after > 0 {
+			return nil // asked for again, with time for it
+		}
 		if d.Full {
-			after = 0
+			after = -1 // rows of before there were versions of chunks have 0
 		}
 		var b pgx.Batch
 		queueLoad(&b, d, after)
-		return tx.SendBatch(ctx, &b).Close()
+		if err := tx.SendBatch(ctx, &b).Close(); err != nil {
+			return err
+		}
+		return loadWhole(ctx, tx, d)
 	})
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, err
+	case d.Full && after > 0:
+		return s.Load(ctx, 0)
 	}
 	return d, nil
 }
@@ -66,23 +83,46 @@ func queueLoad(b *pgx.Batch, d *catalog.Delta, after catalog.Version) {
 		last_mod FROM shardgate.databases WHERE version > $1 ORDER BY name`, after)
 	queueRows(b, &d.Collections, scanCollection, `SELECT ns, uuid, kind, state, shard_key, is_unique,
 		options, default_collation, pinned, move_group, epoch, cluster_time, last_mod, no_balance,
-		migrations, version FROM shardgate.collections WHERE version > $1 ORDER BY ns`, after)
-	b.Queue(`SELECT k.ns, k.id, k.min, k.max, k.min_key, k.max_key, k.shard, k.last_mod,
-		k.on_shard_since, k.history_shards, k.history_times, k.jumbo
-		FROM shardgate.chunks k JOIN shardgate.collections c USING (ns)
-		WHERE c.version > $1 ORDER BY k.ns, k.min_key`, after).Query(func(rows pgx.Rows) error {
-		return addChunks(rows, d.Collections)
-	})
+		migrations, version, layout <= $1 FROM shardgate.collections WHERE version > $1 ORDER BY ns`, after)
+	if !d.Full {
+		b.Queue(`SELECT `+chunkColumns+` FROM shardgate.chunks k JOIN shardgate.collections c USING (ns)
+			WHERE k.version > $1 AND c.layout <= $1 ORDER BY k.ns, k.min_key`, after).Query(func(rows pgx.Rows) error {
+			return addChunks(rows, d.Collections)
+		})
+	}
 	queueRows(b, &d.Settings, func(r pgx.Rows, v *catalog.Setting) error {
 		return r.Scan(&v.ID, (*[]byte)(&v.Doc))
 	}, `SELECT id, doc FROM shardgate.settings WHERE version > $1 ORDER BY id`, after)
 	queueRows(b, &d.Movements, scanMovement, `SELECT id, ns, collection, donor, recipient, state, switched_at, since,
 		min, max, min_key, max_key FROM shardgate.movements WHERE version > $1 ORDER BY id`, after)
-	if after == 0 {
+	if d.Full {
 		return
 	}
 	b.Queue(`SELECT kind, name FROM shardgate.tombstones WHERE version > $1 ORDER BY kind, name`,
 		after).Query(func(rows pgx.Rows) error { return addGone(rows, d) })
+}
+
+const chunkColumns = `k.ns, k.id, k.min, k.max, k.min_key, k.max_key, k.shard, k.last_mod,
+	k.on_shard_since, k.history_shards, k.history_times, k.jumbo`
+
+// loadWhole loads all chunks of the collections whose chunks were all put anew. It is asked
+// by itself, and with their names: so PostgreSQL knows that there is mostly nothing of it.
+func loadWhole(ctx context.Context, tx pgx.Tx, d *catalog.Delta) error {
+	var names []string
+	for i := range d.Collections {
+		if !d.Collections[i].Part {
+			names = append(names, d.Collections[i].NS)
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	rows, err := tx.Query(ctx, `SELECT `+chunkColumns+` FROM shardgate.chunks k WHERE k.ns = ANY($1) ORDER BY k.ns, k.min_key`, names)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	return addChunks(rows, d.Collections)
 }
 
 // queueRows queues a query whose rows become the elements of out.
@@ -134,7 +174,7 @@ func scanDatabase(r pgx.Rows, v *catalog.Database) error {
 	return err
 }
 
-func scanCollection(r pgx.Rows, v *catalog.CollectionChunks) error {
+func scanCollection(r pgx.Rows, v *catalog.CollectionDelta) error {
 	var (
 		ts    int64
 		epoch []byte
@@ -143,15 +183,18 @@ func scanCollection(r pgx.Rows, v *catalog.CollectionChunks) error {
 	c := &v.Collection
 	err := r.Scan(&c.NS, &c.UUID, &c.Kind, &c.State, (*[]byte)(&c.Key), &c.Unique,
 		(*[]byte)(&c.Options), (*[]byte)(&c.Collation), &c.Pinned, &c.Group, &epoch, &ts, &mod,
-		&c.NoBalance, &c.Migrations, &c.Version)
+		&c.NoBalance, &c.Migrations, &c.Version, &v.Part)
 	copy(c.Epoch[:], epoch)
 	c.Timestamp, c.LastMod = catalog.Timestamp(ts), mod.UTC()
 	return err
 }
 
-// addChunks gives chunks to collections; both are ordered by namespace.
-func addChunks(rows pgx.Rows, colls []catalog.CollectionChunks) error {
+// addChunks gives chunks to collections; both are ordered by namespace. Chunks that touch
+// share the bytes of their common bound, and all of them the shards' names: there may be a
+// million of them.
+func addChunks(rows pgx.Rows, colls []catalog.CollectionDelta) error {
 	i := 0
+	names := map[string]string{}
 	for rows.Next() {
 		var (
 			ns string
@@ -163,9 +206,27 @@ func addChunks(rows pgx.Rows, colls []catalog.CollectionChunks) error {
 		for i < len(colls) && colls[i].NS != ns {
 			i++
 		}
+		share(names, &c.Shard)
+		for h := range c.History {
+			share(names, &c.History[h].Shard)
+		}
+		if n := len(colls[i].Chunks); n > 0 {
+			if last := &colls[i].Chunks[n-1]; bytes.Equal(last.MaxKey, c.MinKey) && bytes.Equal(last.Max, c.Min) {
+				c.MinKey, c.Min = last.MaxKey, last.Max
+			}
+		}
 		colls[i].Chunks = append(colls[i].Chunks, c)
 	}
 	return rows.Err()
+}
+
+// share makes equal strings the same memory.
+func share(seen map[string]string, s *string) {
+	if have, ok := seen[*s]; ok {
+		*s = have
+		return
+	}
+	seen[*s] = *s
 }
 
 func scanChunk(rows pgx.Rows, ns *string, c *catalog.Chunk) error {

@@ -34,7 +34,7 @@ func TestPostgres(t *testing.T) {
 		"Timeline": testTimeline, "Silent": testSilent, "TwoStores": testTwoStores,
 		"Migrations": testMigrations, "NewerSchema": testNewerSchema, "SchemaGiven": testSchemaGiven,
 		"MigrationWait": testMigrationWait, "StoppedRouter": testStoppedRouter, "Blocked": testBlocked,
-		"ReadOnly": testReadOnly, "Forgets": testForgets,
+		"ReadOnly": testReadOnly, "Forgets": testForgets, "OldRouters": testOldRouters,
 	} {
 		t.Run(name, func(t *testing.T) { run(t, srv) })
 	}

@@ -101,18 +101,25 @@ func (s *Store) ensureClusterID(ctx context.Context) error {
 
 type txFunc func(ctx context.Context, tx pgx.Tx) error
 
+// A transaction that writes, and one that sees one snapshot.
+const (
+	beginWrite = "begin isolation level read committed"
+	beginRead  = "begin isolation level repeatable read read only"
+)
+
 // write runs fn in a transaction and commits it.
 func (s *Store) write(ctx context.Context, fn txFunc) error {
-	return s.inTx(ctx, "begin isolation level read committed", fn)
+	return s.inTx(ctx, s.opts.Timeout, beginWrite, fn)
 }
 
 // read runs fn in a transaction that sees one snapshot.
 func (s *Store) read(ctx context.Context, fn txFunc) error {
-	return s.inTx(ctx, "begin isolation level repeatable read read only", fn)
+	return s.inTx(ctx, s.opts.Timeout, beginRead, fn)
 }
 
-func (s *Store) inTx(ctx context.Context, begin string, fn txFunc) error {
-	bound, cancel := context.WithTimeout(ctx, s.opts.Timeout)
+// inTx runs fn in a transaction within a limit.
+func (s *Store) inTx(ctx context.Context, limit time.Duration, begin string, fn txFunc) error {
+	bound, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	tx, err := s.begin(bound, begin)
 	if err != nil {
@@ -130,7 +137,7 @@ func (s *Store) inTx(ctx context.Context, begin string, fn txFunc) error {
 // has been done yet, they are passed over.
 func (s *Store) begin(ctx context.Context, begin string) (pgx.Tx, error) {
 	for tries := s.opts.MaxConns; ; tries-- {
-		left := s.opts.Timeout
+		left := s.opts.Timeout // of inTx, where it has a deadline
 		if deadline, ok := ctx.Deadline(); ok {
 			left = max(time.Until(deadline), time.Millisecond)
 		}

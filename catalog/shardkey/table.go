@@ -2,7 +2,6 @@ package shardkey
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -18,62 +17,111 @@ var ErrTable = errors.New("shardkey: bad chunks")
 type Table struct {
 	coll    catalog.Collection
 	pattern *Pattern
-	chunks  []catalog.Chunk
-	owners  []uint32 // of each chunk, an index into shards
 	shards  []string
+	counts  []int // of each shard's chunks
 
-	// All lower bounds but the first begin with prefix; heads are the eight
-	// bytes behind it, so that a search compares numbers and touches little
-	// memory.
-	prefix []byte
-	heads  []uint64
+	blocks []block // which later tables share
+	starts []int   // of each block, the index of its first chunk
+	firsts run     // the first chunks of the blocks
+	n      int
 }
 
 // NewTable makes a table of a collection's chunks. It checks that they ascend,
 // have neither gaps nor overlaps, cover all keys, and that the ordered bytes
 // belong to the bound documents.
 func NewTable(c catalog.CollectionChunks) (*Table, error) {
-	t := &Table{coll: c.Collection, pattern: byID(), chunks: c.Chunks}
+	t := &Table{coll: c.Collection, pattern: byID()}
+	chunks := make([]*catalog.Chunk, len(c.Chunks))
+	for i := range c.Chunks {
+		chunks[i] = &c.Chunks[i]
+	}
 	if len(c.Key) > 0 {
 		var err error
 		if t.pattern, err = ParsePattern(c.Key); err != nil {
 			return nil, fmt.Errorf("%w of %s: %w", ErrTable, c.NS, err)
 		}
 	}
-	if err := t.check(); err != nil {
+	if err := t.check(chunks); err != nil {
 		return nil, fmt.Errorf("%w of %s: %w", ErrTable, c.NS, err)
 	}
-	t.index()
+	counts := map[string]int{}
+	for _, c := range chunks {
+		counts[c.Shard]++
+	}
+	at := t.own(counts)
+	t.index(blocksOf(chunks))
+	for i := range t.blocks {
+		t.blocks[i].fill(at)
+	}
 	return t, nil
 }
 
+// own fills shards and counts, and returns the shards' places.
+func (t *Table) own(counts map[string]int) map[string]uint32 {
+	t.shards, t.counts = nil, nil
+	for id, n := range counts {
+		if n > 0 {
+			t.shards = append(t.shards, id)
+		}
+	}
+	slices.Sort(t.shards)
+	at := make(map[string]uint32, len(t.shards))
+	for i, id := range t.shards {
+		at[id] = uint32(i)
+		t.counts = append(t.counts, counts[id])
+	}
+	return at
+}
+
+// fill sets the owners of a new block's chunks.
+func (b *block) fill(at map[string]uint32) {
+	b.owners = make([]uint32, len(b.chunks))
+	for i, c := range b.chunks {
+		b.owners[i] = at[c.Shard]
+	}
+}
+
+// index fills what finds the blocks.
+func (t *Table) index(blocks []block) {
+	t.blocks, t.n = blocks, 0
+	t.starts = make([]int, len(blocks))
+	firsts := make([]*catalog.Chunk, len(blocks))
+	for i := range blocks {
+		t.starts[i], firsts[i] = t.n, blocks[i].chunks[0]
+		t.n += len(blocks[i].chunks)
+	}
+	t.firsts = newRun(firsts)
+}
+
+// place returns the block of chunk i and its index in there.
+func (t *Table) place(i int) (b, at int) {
+	if len(t.blocks) == 1 {
+		return 0, i
+	}
+	b, found := slices.BinarySearch(t.starts, i)
+	if !found {
+		b--
+	}
+	return b, i - t.starts[b]
+}
+
 // check validates the chunks.
-func (t *Table) check() error {
-	if len(t.chunks) == 0 {
+func (t *Table) check(chunks []*catalog.Chunk) error {
+	if len(chunks) == 0 {
 		return errors.New("there are none")
 	}
 	n := t.pattern.Len()
 	want := bytes.Repeat([]byte{ClassMinKey}, n)
 	buf := make([]byte, 0, 64)
-	for i := range t.chunks {
-		c := &t.chunks[i]
+	for _, c := range chunks {
 		if !bytes.Equal(c.MinKey, want) {
 			return fmt.Errorf("chunk %s does not begin where the one before it ends", Format(c.Min))
 		}
-		key, err := t.pattern.AppendBound(buf[:0], c.Min)
-		if err != nil {
+		var err error
+		if buf, err = t.checkChunk(c, buf); err != nil {
 			return err
 		}
-		if !bytes.Equal(key, c.MinKey) {
-			return fmt.Errorf("chunk %s has other ordered bytes", Format(c.Min))
-		}
-		if bytes.Compare(c.MinKey, c.MaxKey) >= 0 {
-			return fmt.Errorf("chunk %s is empty", Format(c.Min))
-		}
-		if c.Shard == "" {
-			return fmt.Errorf("chunk %s has no owner", Format(c.Min))
-		}
-		want, buf = c.MaxKey, key
+		want = c.MaxKey
 	}
 	if !bytes.Equal(want, bytes.Repeat([]byte{ClassMaxKey}, n)) {
 		return errors.New("the last one does not end at MaxKey")
@@ -81,43 +129,20 @@ func (t *Table) check() error {
 	return nil
 }
 
-// index fills what searches use.
-func (t *Table) index() {
-	for i := range t.chunks {
-		t.shards = append(t.shards, t.chunks[i].Shard)
+// checkChunk validates a chunk for itself; buf is memory to use, and is returned.
+func (t *Table) checkChunk(c *catalog.Chunk, buf []byte) ([]byte, error) {
+	key, err := t.pattern.AppendBound(buf[:0], c.Min)
+	switch {
+	case err != nil:
+		return key, err
+	case !bytes.Equal(key, c.MinKey):
+		return key, fmt.Errorf("chunk %s has other ordered bytes", Format(c.Min))
+	case bytes.Compare(c.MinKey, c.MaxKey) >= 0:
+		return key, fmt.Errorf("chunk %s is empty", Format(c.Min))
+	case c.Shard == "":
+		return key, fmt.Errorf("chunk %s has no owner", Format(c.Min))
 	}
-	slices.Sort(t.shards)
-	t.shards = slices.Clone(slices.Compact(t.shards))
-	t.owners = make([]uint32, len(t.chunks))
-	for i := range t.chunks {
-		at, _ := slices.BinarySearch(t.shards, t.chunks[i].Shard)
-		t.owners[i] = uint32(at)
-	}
-	if len(t.chunks) == 1 {
-		return
-	}
-	first, last := t.chunks[1].MinKey, t.chunks[len(t.chunks)-1].MinKey
-	n := 0
-	for n < min(len(first), len(last)) && first[n] == last[n] {
-		n++
-	}
-	t.prefix = first[:n:n]
-	t.heads = make([]uint64, len(t.chunks)-1)
-	for i := range t.heads {
-		t.heads[i] = head(t.chunks[i+1].MinKey[n:])
-	}
-}
-
-// head is the first eight bytes of b as a number, zeros added.
-func head(b []byte) uint64 {
-	if len(b) >= 8 {
-		return binary.BigEndian.Uint64(b)
-	}
-	var h uint64
-	for i, c := range b {
-		h |= uint64(c) << (56 - 8*i)
-	}
-	return h
+	return key, nil
 }
 
 // Pattern is the collection's shard key; {_id: 1} if it is unsharded.
@@ -127,13 +152,19 @@ func (t *Table) Pattern() *Pattern { return t.pattern }
 func (t *Table) Collection() *catalog.Collection { return &t.coll }
 
 // Len is the number of chunks.
-func (t *Table) Len() int { return len(t.chunks) }
+func (t *Table) Len() int { return t.n }
 
 // Chunk returns chunk i, which must not be changed.
-func (t *Table) Chunk(i int) *catalog.Chunk { return &t.chunks[i] }
+func (t *Table) Chunk(i int) *catalog.Chunk {
+	b, at := t.place(i)
+	return t.blocks[b].chunks[at]
+}
 
 // ShardOf returns the owner of chunk i as an index into Shards.
-func (t *Table) ShardOf(i int) int { return int(t.owners[i]) }
+func (t *Table) ShardOf(i int) int {
+	b, at := t.place(i)
+	return int(t.blocks[b].owners[at])
+}
 
 // Shards are the ids of the shards that own chunks, ascending. The slice must
 // not be changed.
@@ -144,45 +175,8 @@ func (t *Table) Shards() []string { return t.shards }
 // chunk. It works for the first fields of a key as well: the chunk where such
 // keys begin.
 func (t *Table) Find(key []byte) int {
-	if len(t.heads) == 0 {
-		return 0
-	}
-	if !bytes.HasPrefix(key, t.prefix) {
-		if bytes.Compare(key, t.prefix) < 0 {
-			return 0
-		}
-		return len(t.heads)
-	}
-	h := head(key[len(t.prefix):])
-	// below counts the heads that are less than h.
-	below, n := 0, len(t.heads)
-	for n > 0 {
-		half := n / 2
-		if t.heads[below+half] < h {
-			below += half + 1
-			n -= half + 1
-		} else {
-			n = half
-		}
-	}
-	if below == len(t.heads) || t.heads[below] != h {
-		return below
-	}
-	return t.findSame(key, below, h)
-}
-
-// findSame goes on where several bounds have the key's head: whole keys decide.
-func (t *Table) findSame(key []byte, lo int, h uint64) int {
-	hi := len(t.heads)
-	for lo < hi {
-		mid := int(uint(lo+hi) / 2)
-		if t.heads[mid] > h || bytes.Compare(t.chunks[mid+1].MinKey, key) > 0 {
-			hi = mid
-		} else {
-			lo = mid + 1
-		}
-	}
-	return lo
+	b := t.firsts.find(key)
+	return t.starts[b] + t.blocks[b].find(key)
 }
 
 // Overlap adds to set the owners of all chunks that meet the keys from lo up to
@@ -196,7 +190,7 @@ func (t *Table) Overlap(lo, hi []byte, hiInclusive bool, set *ShardSet) {
 		return
 	}
 	first, last := t.Find(lo), t.Find(hi)
-	if !hiInclusive && last > first && bytes.Equal(t.chunks[last].MinKey, hi) {
+	if !hiInclusive && last > first && bytes.Equal(t.Chunk(last).MinKey, hi) {
 		last--
 	}
 	t.addOwners(first, last, set)
@@ -213,14 +207,20 @@ func (t *Table) All(set *ShardSet) {
 // same.
 func (t *Table) addOwners(first, last int, set *ShardSet) {
 	before := ^uint32(0)
-	for _, owner := range t.owners[first : last+1] {
-		if owner == before {
-			continue
+	b, at := t.place(first)
+	for left := last - first + 1; left > 0; b, at = b+1, 0 {
+		owners := t.blocks[b].owners[at:]
+		owners = owners[:min(left, len(owners))]
+		for _, owner := range owners {
+			if owner == before {
+				continue
+			}
+			before = owner
+			set.Add(int(owner))
+			if set.Len() == len(t.shards) {
+				return
+			}
 		}
-		before = owner
-		set.Add(int(owner))
-		if set.Len() == len(t.shards) {
-			return
-		}
+		left -= len(owners)
 	}
 }

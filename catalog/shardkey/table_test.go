@@ -234,7 +234,10 @@ func benchFind(b *testing.B, tab *Table, keys [][]byte) {
 
 func BenchmarkNewTable(b *testing.B) {
 	tab := hashedTable(b, 10_000)
-	c := catalog.CollectionChunks{Collection: tab.coll, Chunks: tab.chunks}
+	c := catalog.CollectionChunks{Collection: tab.coll}
+	for i := range tab.Len() {
+		c.Chunks = append(c.Chunks, *tab.Chunk(i))
+	}
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, err := NewTable(c); err != nil {

@@ -172,7 +172,7 @@ func where() *cobra.Command {
 			defer store.Close()
 			for i := range d.Collections {
 				if d.Collections[i].NS == args[0] {
-					return explainKey(cmd, d.Collections[i], args[1])
+					return explainKey(cmd, d.Collections[i].CollectionChunks, args[1])
 				}
 			}
 			return fmt.Errorf("the catalog has no collection %s", args[0])
