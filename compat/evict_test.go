@@ -11,9 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
-
-	"github.com/shardgate/shardgate/cmd/shardgate/dev/cluster"
-	"github.com/shardgate/shardgate/cmd/shardgate/dev/clustertest"
 )
 
 const (
@@ -461,50 +458,4 @@ func TestEvictedMoverWakes(t *testing.T) {
 	}
 
 	w.check()
-}
-
-// A router is not shut out while a member that can be read has not heard of it.
-func TestEvictionReachesSecondaries(t *testing.T) {
-	c := clustertest.Start(t, cluster.Options{Shards: 1, Members: 3, Routers: 2})
-	client := connect(t, c.RouterURI(0))
-	d := client.Database("d")
-
-	require.NoError(t, d.CreateCollection(opContext(t, opLimit), "c"))
-	require.NoError(t, connect(t, c.RouterURI(1)).Database("d").CreateCollection(opContext(t, opLimit), "other"))
-
-	var lagging *mongo.Client
-
-	for _, n := range c.Shard(0).Members() {
-		var hello struct{ Secondary bool }
-
-		m := member(t, c, n)
-		require.NoError(t, m.Database("admin").RunCommand(t.Context(), bson.D{{"hello", 1}}).Decode(&hello))
-
-		if hello.Secondary {
-			lagging = m
-		}
-	}
-
-	lag := func(mode string) {
-		require.NoError(t, lagging.Database("admin").RunCommand(opContext(t, opLimit), bson.D{{"configureFailPoint", "rsSyncApplyStop"}, {"mode", mode}}).Err())
-	}
-
-	lag("alwaysOn")
-	require.NoError(t, c.Router(1).Pause())
-	t.Cleanup(func() { _ = c.Router(1).Resume() })
-
-	err := d.RunCommand(t.Context(), bson.D{{"drop", "c"}, {"writeConcern", bson.D{{"w", "majority"}}}}).Err()
-	require.Equal(t, 46, code(err), "%v", err)
-	require.ErrorContains(t, err, "not shut out of shard_0")
-
-	lag("off")
-	eventually(t, recoverLimit, "it is shut out", func() error {
-		return d.RunCommand(t.Context(), bson.D{{"drop", "c"}}).Err()
-	})
-	require.NoError(t, c.Router(1).Resume())
-
-	other := connect(t, c.RouterURI(1)).Database("d").Collection("other")
-	_, err = other.InsertOne(opContext(t, opLimit), bson.D{{"_id", 1}})
-	require.NoError(t, err)
-	require.NoError(t, other.Drop(opContext(t, opLimit)))
 }

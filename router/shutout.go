@@ -98,8 +98,65 @@ func (r *Router) tryShutOut(ctx context.Context, u catalog.ShardUser) error {
 		if err := r.memberReached(ctx, b, addr, info.OperationTime); err != nil {
 			return err
 		}
+		if err := r.endReads(ctx, b, addr, u.User); err != nil {
+			return err
+		}
 	}
 	return r.endLeft(ctx, u)
+}
+
+// endReads kills what a user that is dropped still reads on a secondary: what it reads
+// there may be cleaned up when it is shut out.
+func (r *Router) endReads(ctx context.Context, b *backend.Shard, addr, user string) error {
+	ask := func(cmd bson.D) (wire.Doc, error) {
+		raw, err := bson.Marshal(append(cmd, bson.E{Key: "$readPreference", Value: bson.D{{Key: "mode", Value: "secondaryPreferred"}}}))
+		if err != nil {
+			return nil, err
+		}
+		return b.RunAt(ctx, addr, "admin", raw[4:len(raw)-1])
+	}
+	body, err := ask(bson.D{
+		{Key: "aggregate", Value: int32(1)},
+		{Key: "pipeline", Value: bson.A{
+			bson.D{{Key: "$currentOp", Value: bson.D{{Key: "allUsers", Value: true}}}},
+			bson.D{{Key: "$match", Value: runBy(user)}},
+			bson.D{{Key: "$project", Value: bson.D{{Key: "opid", Value: int32(1)}}}},
+		}},
+		{Key: "cursor", Value: bson.D{{Key: "batchSize", Value: int32(10000)}}},
+	})
+	if err != nil {
+		return err
+	}
+	var reply struct {
+		Cursor struct {
+			Batch shardOps `bson:"firstBatch"`
+		} `bson:"cursor"`
+	}
+	if err := bson.Unmarshal(body, &reply); err != nil {
+		return err
+	}
+	for _, o := range reply.Cursor.Batch {
+		if _, err := ask(bson.D{{Key: "killOp", Value: int32(1)}, {Key: "op", Value: o.ID}}); err != nil {
+			return err
+		}
+	}
+	if len(reply.Cursor.Batch) > 0 {
+		return errStillRuns
+	}
+	return nil
+}
+
+// ofUser finds what came by a user's connections: by their names.
+func ofUser(user string) bson.E {
+	return bson.E{Key: "appName", Value: bson.Regex{Pattern: " " + quoteRegex(user) + " "}}
+}
+
+// runBy finds the operations that a user runs.
+func runBy(user string) bson.D {
+	return bson.D{
+		{Key: "$or", Value: bson.A{bson.D{{Key: "effectiveUsers.user", Value: user}}, bson.D{ofUser(user)}}},
+		{Key: "active", Value: true},
+	}
 }
 
 // memberReached waits until a member that can be read has applied what its shard did up
@@ -124,16 +181,12 @@ func (r *Router) memberReached(ctx context.Context, b *backend.Shard, addr strin
 // user and its connection (PROTOCOL.md F3), and what it has left open: a transaction of
 // which it ran the last statement, which another router might commit yet (F2).
 func (r *Router) endLeft(ctx context.Context, u catalog.ShardUser) error {
-	byName := bson.E{Key: "appName", Value: bson.Regex{Pattern: " " + quoteRegex(u.User) + " "}}
-	running, err := r.listOps(ctx, u.Shard, bson.D{
-		{Key: "$or", Value: bson.A{bson.D{{Key: "effectiveUsers.user", Value: u.User}}, bson.D{byName}}},
-		{Key: "active", Value: true},
-	})
+	running, err := r.listOps(ctx, u.Shard, runBy(u.User))
 	if err != nil {
 		return err
 	}
 	r.killOps(ctx, u.Shard, running.active())
-	open, err := r.openSessions(ctx, u.Shard, byName)
+	open, err := r.openSessions(ctx, u.Shard, ofUser(u.User))
 	if err != nil {
 		return err
 	}
