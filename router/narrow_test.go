@@ -22,7 +22,7 @@ func movingEntry(t *testing.T) *Entry {
 	c := row("d.a", "s")
 	c.Kind, c.Key = catalog.KindSharded, pattern.Raw()
 	c.Chunks = shardkey.InitialChunks(pattern, 2, []string{"s", "t"}, "s", 1)
-	entry, err := newEntry(c)
+	entry, err := newEntry(&catalog.CollectionDelta{CollectionChunks: c}, nil)
 	require.NoError(t, err)
 	k := &c.Chunks[slices.IndexFunc(c.Chunks, func(k catalog.Chunk) bool { return k.Shard == "s" })]
 	entry.unowned = []catalog.Movement{{

@@ -168,7 +168,7 @@ func (r *Router) sendBack(ctx context.Context, op *Op, e *Entry, stmts []stateme
 			did = did && !claimed
 		}
 		if did {
-			st.aim, st.err = aim{shards: []string{shard}}, nil
+			st.aim, st.err = aim{shards: []string{shard}, exact: true}, nil // nothing is looked for
 		}
 	}
 	return nil
