@@ -74,6 +74,12 @@ func (t *Table) patches(changed []catalog.Chunk) ([]patch, error) {
 func (t *Table) replace(old *Table, patches []patch) {
 	at := t.own(old.recount(patches))
 	blocks := make([]block, 0, len(old.blocks)+1)
+	moved := t.places(old, at)
+	keep := func(from, to int) {
+		for _, b := range old.blocks[from:to] {
+			blocks = append(blocks, b.renumbered(moved))
+		}
+	}
 	next := 0 // the first block that is not seen to yet
 	for i := 0; i < len(patches); {
 		first, _ := old.place(patches[i].from)
@@ -90,7 +96,7 @@ func (t *Table) replace(old *Table, patches []patch) {
 			last++
 			chunks = append(chunks, old.blocks[last].chunks...)
 		}
-		blocks = append(blocks, old.blocks[next:first]...)
+		keep(next, first)
 		fresh := blocksOf(chunks)
 		for k := range fresh {
 			fresh[k].fill(at)
@@ -98,13 +104,33 @@ func (t *Table) replace(old *Table, patches []patch) {
 		blocks = append(blocks, fresh...)
 		i, next = j, last+1
 	}
-	blocks = append(blocks, old.blocks[next:]...)
-	if !slices.Equal(t.shards, old.shards) {
-		for i := range blocks {
-			blocks[i].fill(at)
-		}
-	}
+	keep(next, len(old.blocks))
 	t.index(blocks)
+}
+
+// places says where the shards of the table before are now; nil: where they were.
+func (t *Table) places(old *Table, at map[string]uint32) []uint32 {
+	if slices.Equal(t.shards, old.shards) {
+		return nil
+	}
+	moved := make([]uint32, len(old.shards))
+	for i, id := range old.shards {
+		moved[i] = at[id] // one that is gone owns nothing that stayed
+	}
+	return moved
+}
+
+// renumbered is the block with its owners' new places.
+func (b block) renumbered(moved []uint32) block {
+	if moved == nil {
+		return b
+	}
+	owners := make([]uint32, len(b.owners))
+	for i, o := range b.owners {
+		owners[i] = moved[o]
+	}
+	b.owners = owners
+	return b
 }
 
 // meets reports whether the first of some patches touches a block.
