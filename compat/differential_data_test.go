@@ -116,6 +116,10 @@ var dataset = func() []bson.D {
 		add("i", int32(i%5))
 		add("t", bson.D{{"u", bson.D{{"w", int32(i % 4)}}}, {"p", letters[(i*3)%len(letters)]}})
 
+		if i%7 != 3 { // no two at the same place
+			add("g", bson.D{{"type", "Point"}, {"coordinates", bson.A{float64(i) * 1.5, float64(i*i%31) * 0.9}}})
+		}
+
 		if i == len(ids)-1 { // null finds undefined, which may be on another shard
 			for _, name := range []string{"k", "r", "b"} {
 				d = append(without(d, name), bson.E{Key: name, Value: bson.Undefined{}})

@@ -69,6 +69,15 @@ func (p *pair) randomCalls(t *testing.T, rt *rapid.T) {
 	s := rapid.SampledFrom(shapes).Draw(rt, "shape")
 	p.refill(t, s)
 
+	special := !p.moving && rapid.SampledFrom([]bool{true, false, false, false, false}).Draw(rt, "special")
+	if special {
+		p.indexed[s.name] = true
+
+		for _, c := range []*rawConn{p.routers[0], p.judge} {
+			ok(t, c.run(bson.D{{"createIndexes", s.name}, {"indexes", specialIndexes}, {"$db", p.db}}))
+		}
+	}
+
 	run := func(command func(g *gen) bson.D) func(*rapid.T) {
 		return func(rt *rapid.T) {
 			g := &gen{T: rt, shape: s}
@@ -108,6 +117,12 @@ func (p *pair) randomCalls(t *testing.T, rt *rapid.T) {
 	} {
 		for i := range a.times {
 			actions[fmt.Sprint(a.name, i)] = run(a.command)
+		}
+	}
+
+	for i := range 14 {
+		if special {
+			actions[fmt.Sprint("special", i)] = run((*gen).special)
 		}
 	}
 

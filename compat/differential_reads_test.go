@@ -148,7 +148,7 @@ func (g *gen) aggregate() bson.D {
 func (g *gen) ending(unwound bool) bson.A {
 	order := bson.D{{"$sort", bson.D{{"_id", draw(g, "direction", []int{1, -1})}}}}
 
-	switch g.number("ending", 0, 9) {
+	switch g.number("ending", 0, 12) {
 	case 0, 1:
 		out := bson.A{bson.D{{"$sort", g.sort(true)}}}
 		if !unwound && g.chance(60) {
@@ -191,9 +191,97 @@ func (g *gen) ending(unwound bool) bson.A {
 			{"default", "other"},
 			{"output", bson.D{{"n", bson.D{{"$sum", 1}}}, {"max", bson.D{{"$max", "$n"}}}}},
 		}}}}
+	case 10, 11, 12:
+		if unwound {
+			return nil
+		}
+
+		g.loose = true
+
+		return bson.A{g.wide()}
 	default:
 		return nil
 	}
+}
+
+// wide draws a stage that sees all documents at once, with a result that leaves no choice.
+func (g *gen) wide() bson.D {
+	switch g.number("wide", 0, 2) {
+	case 0:
+		return bson.D{{"$facet", bson.D{
+			{"some", bson.A{bson.D{{"$sort", g.sort(true)}}, bson.D{{"$skip", g.number("skip", 0, 5)}}, bson.D{{"$limit", g.number("limit", 1, 20)}}}},
+			{"number", bson.A{bson.D{{"$match", g.filter(1)}}, bson.D{{"$count", "n"}}}},
+			{"groups", bson.A{bson.D{{"$group", bson.D{{"_id", "$i"}, {"n", bson.D{{"$sum", 1}}}, {"max", bson.D{{"$max", "$_id"}}}}}}, bson.D{{"$sort", bson.D{{"_id", 1}}}}}},
+		}}}
+	case 1:
+		return bson.D{{"$bucketAuto", bson.D{
+			{"groupBy", "$" + draw(g, "path", []string{"i", "a", "d.f"})},
+			{"buckets", g.number("buckets", 1, 5)},
+			{"output", bson.D{{"n", bson.D{{"$sum", 1}}}, {"max", bson.D{{"$max", "$_id"}}}}},
+		}}}
+	default:
+		return bson.D{{"$setWindowFields", bson.D{
+			{"partitionBy", draw(g, "partition", []any{"$i", "$t.u.w", nil})},
+			{"sortBy", bson.D{{"_id", draw(g, "direction", []int{1, -1})}}},
+			{"output", bson.D{draw(g, "output", []bson.E{ // one: a mongod adds several in an order of its own
+				{"y", bson.D{{"$sum", "$i"}, {"window", bson.D{{"documents", bson.A{"unbounded", "current"}}}}}},
+				{"y", bson.D{{"$documentNumber", bson.D{}}}},
+				{"y", bson.D{{"$shift", bson.D{{"output", "$_id"}, {"by", -1}, {"default", "none"}}}}},
+				{"y", bson.D{{"$max", "$_id"}, {"window", bson.D{{"documents", bson.A{-1, g.number("ahead", 0, 2)}}}}}},
+			})}},
+		}}}
+	}
+}
+
+// special draws a read that needs an index of its own kind: for words or places.
+func (g *gen) special() bson.D {
+	where := bson.A{g.number("x", -5, 60), g.number("y", -5, 30)}
+	point := bson.D{{"type", "Point"}, {"coordinates", where}}
+	cmd := bson.D{{"find", "c"}}
+	add := func(name string, v any) { cmd = append(cmd, bson.E{Key: name, Value: v}) }
+
+	var filter bson.D
+
+	switch g.number("special", 0, 3) {
+	case 0:
+		filter = bson.D{{"$text", bson.D{{"$search", draw(g, "search", []string{"a", "b zoe", "Zoë -a", "\"a\"", "ab B", "none"})}, {"$caseSensitive", g.chance(30)}}}}
+
+		add("projection", bson.D{{"s", 1}, {"t", 1}, {"score", bson.D{{"$meta", "textScore"}}}})
+		add("sort", bson.D{{"_id", 1}})
+	case 1:
+		filter = bson.D{{"g", bson.D{{draw(g, "near", []string{"$near", "$nearSphere"}), bson.D{{"$geometry", point}, {"$maxDistance", g.number("metres", 1, 40) * 100_000}}}}}}
+
+		if g.chance(50) {
+			add("limit", g.number("limit", 1, 9))
+		}
+	case 2:
+		filter = bson.D{{"g", bson.D{{"$geoWithin", bson.D{{"$centerSphere", bson.A{where, float64(g.number("radius", 1, 9)) / 20}}}}}}}
+
+		add("sort", g.sort(true))
+	default:
+		return bson.D{{"aggregate", "c"}, {"pipeline", bson.A{
+			bson.D{{"$geoNear", bson.D{{"near", point}, {"distanceField", "far"}, {"query", g.filter(0)}, {"key", "g"}, {"spherical", true}}}},
+			bson.D{{"$limit", g.number("limit", 1, 20)}},
+		}}, {"cursor", bson.D{}}}
+	}
+
+	if g.chance(40) {
+		filter = append(filter, bson.E{Key: "i", Value: g.condition("i", 0)})
+	}
+
+	add("filter", filter)
+
+	if g.chance(30) {
+		add("batchSize", g.number("batchSize", 0, 12))
+	}
+
+	return cmd
+}
+
+// specialIndexes are those that special needs.
+var specialIndexes = bson.A{
+	bson.D{{"key", bson.D{{"s", "text"}, {"t.p", "text"}}}, {"name", "words"}, {"default_language", "none"}},
+	bson.D{{"key", bson.D{{"g", "2dsphere"}}}, {"name", "places"}},
 }
 
 // group draws the argument of $group.

@@ -163,7 +163,7 @@ func (g *gen) one() (filter bson.D, change any, upsert bool) {
 	return filter, g.change(), g.chance(20)
 }
 
-// update draws a batch of updates, in order.
+// update draws a batch of updates.
 func (g *gen) update() bson.D {
 	var (
 		updates bson.A
@@ -182,7 +182,7 @@ func (g *gen) update() bson.D {
 		updates = append(updates, bson.D{{"q", filter}, {"u", change}, {"upsert", upsert}})
 	}
 
-	cmd := bson.D{{"update", "c"}, {"updates", updates}}
+	cmd := bson.D{{"update", "c"}, {"updates", updates}, {"ordered", g.chance(60)}}
 	if many {
 		return cmd
 	}
