@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -22,10 +23,12 @@ type workload struct {
 	db      string
 	routers []int // that it uses
 	mortal  bool  // shards die, and cursors with them
+	keyed   bool  // the collection is sharded by k
 	stop    chan struct{}
 	done    sync.WaitGroup
 	ops     atomic.Int64
 	slowest atomic.Int64 // in ns
+	many    atomic.Int64 // how often all that stay were changed
 
 	mu   sync.Mutex
 	want map[string]int64 // guarded by mu: n of each document, absent: there is none
@@ -33,9 +36,10 @@ type workload struct {
 }
 
 const (
-	writers = 6
-	perKey  = 20 // keys of a writer
-	still   = 500
+	writers   = 6
+	perKey    = 20 // keys of a writer
+	still     = 500
+	keyValues = 1000 // values of the shard key
 )
 
 // startWorkload fills the collection "c" and begins.
@@ -43,10 +47,21 @@ func startWorkload(t *testing.T, db string, mortal bool, routers ...int) *worklo
 	t.Helper()
 
 	w := &workload{t: t, db: db, mortal: mortal, routers: routers, stop: make(chan struct{}), want: map[string]int64{}}
+	w.start()
+
+	return w
+}
+
+// start fills the collection and begins.
+func (w *workload) start() {
+	w.t.Helper()
+
+	t, db, routers := w.t, w.db, w.routers
 
 	var docs []bson.D
 	for i := range still {
-		docs = append(docs, bson.D{{"_id", fmt.Sprint("still ", i)}, {"still", i}, {"u", fmt.Sprint("still ", i)}})
+		id := fmt.Sprint("still ", i)
+		docs = append(docs, bson.D{{"_id", id}, {"still", i}, {"many", 0}, {"u", id}, {"k", keyOf(id)}})
 	}
 
 	_, err := router(t, 0).Database(db).Collection("c").InsertMany(opContext(t, opLimit), docs)
@@ -64,9 +79,41 @@ func startWorkload(t *testing.T, db string, mortal bool, routers ...int) *worklo
 		w.done.Go(func() { w.read(routers[i]) })
 	}
 
-	t.Cleanup(func() { w.end() })
+	if w.keyed && !w.mortal {
+		w.done.Go(w.writeMany)
+	}
 
-	return w
+	t.Cleanup(func() { w.end() })
+}
+
+// keyOf is the shard key of a document.
+func keyOf(id string) int32 {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(id))
+
+	return int32(h.Sum32() % keyValues)
+}
+
+// writeMany changes all documents that stay, and each of them once.
+func (w *workload) writeMany() {
+	for w.running() {
+		ctx, cancel := context.WithTimeout(context.Background(), opLimit)
+		coll := router(w.t, w.routers[int(w.many.Load())%len(w.routers)]).Database(w.db).Collection("c")
+		res, err := coll.UpdateMany(ctx, bson.D{{"many", bson.D{{"$exists", true}}}}, bson.D{{"$inc", bson.D{{"many", 1}}}})
+
+		cancel()
+
+		if err == nil && (res.MatchedCount != still || res.ModifiedCount != still) {
+			err = fmt.Errorf("matched %d, modified %d: %w", res.MatchedCount, res.ModifiedCount, errWrong)
+		}
+
+		if err != nil {
+			w.fail("writer of many: %w", err)
+			return
+		}
+
+		w.many.Add(1)
+	}
 }
 
 func (w *workload) end() {
@@ -134,10 +181,22 @@ func (w *workload) write(writer int, rnd *rand.Rand) {
 // one runs one write and returns what it leaves.
 func (w *workload) one(ctx context.Context, coll *mongo.Collection, id string, n int64, exists bool, rnd *rand.Rand) (next int64, left bool, err error) {
 	byID := bson.D{{"_id", id}}
+	if w.keyed && rnd.IntN(3) > 0 { // else its shard must be looked for
+		byID = append(byID, bson.E{Key: "k", Value: keyOf(id)})
+	}
 
 	switch {
+	case !exists && w.keyed && rnd.IntN(2) == 0:
+		set := bson.D{{"u", id}}
+		if len(byID) == 1 {
+			set = append(set, bson.E{Key: "k", Value: keyOf(id)})
+		}
+
+		_, err = coll.UpdateOne(ctx, byID, bson.D{{"$inc", bson.D{{"n", int64(1)}}}, {"$setOnInsert", set}}, options.UpdateOne().SetUpsert(true))
+
+		return 1, true, err
 	case !exists:
-		_, err = coll.InsertOne(ctx, bson.D{{"_id", id}, {"n", int64(1)}, {"u", id}})
+		_, err = coll.InsertOne(ctx, bson.D{{"_id", id}, {"n", int64(1)}, {"u", id}, {"k", keyOf(id)}})
 		return 1, true, err
 	case rnd.IntN(8) == 0:
 		res, err := coll.DeleteOne(ctx, byID)
@@ -234,6 +293,10 @@ func (w *workload) check() {
 
 		require.Equal(w.t, w.want, got, "router %d", r)
 	}
+
+	n, err := router(w.t, 0).Database(w.db).Collection("c").CountDocuments(opContext(w.t, opLimit), bson.D{{"many", w.many.Load()}})
+	require.NoError(w.t, err)
+	require.Equal(w.t, int64(still), n, "changed %d times", w.many.Load())
 
 	w.t.Logf("%d writes, the slowest took %v", w.ops.Load(), time.Duration(w.slowest.Load()))
 }

@@ -8,6 +8,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/shardgate/shardgate/catalog"
 	"github.com/shardgate/shardgate/catalog/shardkey"
 	"github.com/shardgate/shardgate/router/owned"
 	"github.com/shardgate/shardgate/wire"
@@ -97,6 +98,9 @@ func (r *Router) unblock(ctx context.Context, op *Op, e *Entry, shard string, d 
 	if collation == nil {
 		collation = bsoncore.BuildDocument(nil, bsoncore.AppendStringElement(nil, "locale", "simple"))
 	}
+	if err := r.disturb(ctx, op, e, shard); err != nil {
+		return false, err
+	}
 	stmt := bsoncore.AppendDocumentElement(nil, "q", narrowed(filter, &in))
 	stmt = bsoncore.AppendInt32Element(stmt, "limit", 0)
 	stmt = bsoncore.AppendDocumentElement(stmt, "collation", collation)
@@ -117,6 +121,32 @@ func (r *Router) unblock(ctx context.Context, op *Op, e *Entry, shard string, d 
 		return false, err
 	}
 	return countOf(answers[0].body) > 0, nil
+}
+
+// disturb notes, before a copy is deleted, that the movement which is making it can no longer
+// be sure of what it has written: the copy's original may yet be there (see copier.finish).
+func (r *Router) disturb(ctx context.Context, op *Op, e *Entry, shard string) error {
+	for i := range e.unowned {
+		m := &e.unowned[i]
+		if m.State != catalog.MovementCopying || m.To != shard {
+			continue
+		}
+		s, err := r.keep(ctx, op, shard, InternalDB, bson.D{
+			{Key: "update", Value: movesColl},
+			{Key: "updates", Value: bson.A{bson.D{
+				{Key: "q", Value: bson.D{{Key: "_id", Value: tokenOf(m)}}},
+				{Key: "u", Value: bson.D{{Key: "$set", Value: bson.D{{Key: "disturbed", Value: true}}}}},
+			}}},
+		})
+		if err == nil {
+			err = firstWriteError(s.info.WriteErrors)
+		}
+		r.release(op, &s)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // blockedInTxn asks for the transaction to be run again: the error has ended it.

@@ -129,6 +129,7 @@ func (m *mover) begin(ctx context.Context) error {
 func (m *mover) carryOn(ctx context.Context) {
 	for tries := 0; ; {
 		a := movement.Next(m.facts)
+		m.r.log.Debug().Str("ns", m.row.NS).Stringer("action", a).Msg("a movement's step")
 		m.r.failpoint(ctx, "move-"+a.String())
 		over, err := m.do(ctx, a)
 		if over {

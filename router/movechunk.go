@@ -3,6 +3,7 @@ package router
 import (
 	"bytes"
 	"context"
+	"slices"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -63,6 +64,7 @@ func (m *mover) newChunks(e *Entry, at catalog.Timestamp) (catalog.ChunkEdit, er
 	moved.History = append([]catalog.Owner{{Shard: m.row.To, ValidAfter: at}}, c.History...)
 	put(c.Min, part.Min, c.MinKey, part.MinKey)
 	put(part.Max, c.Max, part.MaxKey, c.MaxKey)
+	slices.SortFunc(edit.Put, func(a, b catalog.Chunk) int { return bytes.Compare(a.MinKey, b.MinKey) })
 	return edit, nil
 }
 
@@ -177,10 +179,7 @@ func (r *Router) chunkMovable(s *Snapshot, spec *MoveSpec) error {
 // not go there.
 func (r *Router) clearFor(ctx context.Context, l catalog.Lock, e *Entry, shard string, part *catalog.Range) error {
 	var rows []catalog.Movement
-	owns := false
-	for _, s := range e.Table.Shards() {
-		owns = owns || s == shard
-	}
+	owns := slices.Contains(e.Table.Shards(), shard)
 	for _, row := range e.unowned {
 		if row.Unowned() == shard && (!owns || row.Range.Overlaps(part)) {
 			rows = append(rows, row)

@@ -17,6 +17,7 @@ import (
 const (
 	copyBatch  = 1000    // documents of one read of the donor
 	copyBytes  = 4 << 20 // and bytes of one write to the recipient
+	pollBatch  = 5000    // changes that are taken at once
 	syncBatch  = 200     // changed documents that are brought up to date at once
 	lagEnough  = 100 * time.Millisecond
 	lagRounds  = 30
@@ -273,7 +274,7 @@ func (c *copier) poll(ctx context.Context, wait time.Duration) (n int, err error
 	body, err := c.m.r.run(ctx, c.m.row.From, db, bson.D{
 		{Key: "getMore", Value: c.stream.cursor},
 		{Key: "collection", Value: coll},
-		{Key: "batchSize", Value: int32(copyBatch)},
+		{Key: "batchSize", Value: int32(pollBatch)},
 		{Key: "maxTimeMS", Value: max(wait.Milliseconds(), 1)},
 	})
 	if err != nil {
@@ -314,7 +315,11 @@ func (c *copier) poll(ctx context.Context, wait time.Duration) (n int, err error
 		return n, err
 	}
 	c.readAt = max(c.readAt, at)
-	for ids := c.stream.ids; len(ids) > 0; {
+	ids, err := c.concerned(ctx, c.stream.ids)
+	if err != nil {
+		return n, err
+	}
+	for len(ids) > 0 {
 		part := ids[:min(syncBatch, len(ids))]
 		if err := c.sync(ctx, part); err != nil {
 			return n, err

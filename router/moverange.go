@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
@@ -155,14 +156,14 @@ func startOf(bound, index bson.Raw) bson.Raw {
 
 // idsAt lists the documents of a shard, by _id, that belong to what moves. run is a
 // transaction's, or a plain command's.
-func (m *mover) idsAt(run txnRun, ids []bson.RawValue) ([]bson.RawValue, error) {
+func (m *mover) idsAt(run txnRun, ids []bson.RawValue, more ...bson.E) ([]bson.RawValue, error) {
 	db, coll := catalog.SplitNS(m.row.NS)
-	body, err := run(db, bson.D{
+	body, err := run(db, append(bson.D{
 		{Key: "find", Value: coll},
 		{Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: ids}}}}},
 		{Key: "projection", Value: m.keyFields()},
 		{Key: "batchSize", Value: int32(len(ids) + 1)},
-	})
+	}, more...))
 	if err != nil {
 		return nil, err
 	}
@@ -170,8 +171,8 @@ func (m *mover) idsAt(run txnRun, ids []bson.RawValue) ([]bson.RawValue, error) 
 	if err != nil {
 		return nil, err
 	}
-	more, _, batch, err := cursorReply(info.Cursor)
-	if err == nil && more != 0 {
+	open, _, batch, err := cursorReply(info.Cursor)
+	if err == nil && open != 0 {
 		err = mongoerr.Newf(mongoerr.InternalError, "the keys of documents of %s are too long to be moved", m.row.NS)
 	}
 	if err != nil {
@@ -193,6 +194,39 @@ func (m *mover) idsAt(run txnRun, ids []bson.RawValue) ([]bson.RawValue, error) 
 		batch = batch[n:]
 	}
 	return found, nil
+}
+
+// concerned leaves of changed documents those of which donor or recipient has something that
+// moves: most changes may be elsewhere in the collection.
+func (c *copier) concerned(ctx context.Context, ids []bson.RawValue) ([]bson.RawValue, error) {
+	if c.m.row.Range == nil {
+		return ids, nil
+	}
+	var out []bson.RawValue
+	for len(ids) > 0 {
+		n, size := 0, 0
+		for n < len(ids) && (n == 0 || size+len(ids[n].Value) <= copyBytes) {
+			size += len(ids[n].Value)
+			n++
+		}
+		there, err := c.m.idsAt(c.m.at(ctx, c.m.row.From), ids[:n], bson.E{Key: "readConcern", Value: c.snapshot()})
+		if err != nil {
+			return nil, err
+		}
+		here, err := c.m.idsAt(c.m.at(ctx, c.m.row.To), ids[:n])
+		if err != nil {
+			return nil, err
+		}
+		seen := map[string]bool{}
+		for _, id := range slices.Concat(there, here) {
+			if name := string(byte(id.Type)) + string(id.Value); !seen[name] {
+				seen[name] = true
+				out = append(out, id)
+			}
+		}
+		ids = ids[n:]
+	}
+	return out, nil
 }
 
 // at runs plain commands on a shard.

@@ -80,7 +80,9 @@ func (m *mover) decideAt(ctx context.Context, want movement.Outcome) (movement.O
 // donorID and tokenID name the movement's documents. They differ, as a shard may be the
 // donor of one movement and the recipient of another, but not of one and the same.
 func (m *mover) donorID() string { return m.row.ID.String() }
-func (m *mover) tokenID() string { return m.row.ID.String() + " token" }
+func (m *mover) tokenID() string { return tokenOf(&m.row) }
+
+func tokenOf(m *catalog.Movement) string { return m.ID.String() + " token" }
 
 // recordedAt returns the outcome that the recipient has on record, "" for none.
 func (m *mover) recordedAt(ctx context.Context, shard string) (out string, err error) {
@@ -95,12 +97,24 @@ func (m *mover) recordedAt(ctx context.Context, shard string) (out string, err e
 	return out, err
 }
 
-// openRecipient puts the token that every write of the copy needs.
+// isDisturbed reports whether others have deleted copies that were in their way.
+func (m *mover) isDisturbed(ctx context.Context) (is bool, err error) {
+	err = m.r.drain(ctx, m.row.To, InternalDB, bson.D{
+		{Key: "find", Value: movesColl}, {Key: "filter", Value: bson.D{{Key: "_id", Value: m.tokenID()}}},
+	}, func(doc bson.Raw) error {
+		is, _ = doc.Lookup("disturbed").BooleanOK()
+		return nil
+	})
+	return is, err
+}
+
+// openRecipient puts the token that every write of the copy needs, if it was not taken away
+// already: one that wakes late does not make it again.
 func (m *mover) openRecipient(ctx context.Context) error {
 	if err := m.r.prepareInternal(ctx, m.row.To); err != nil {
 		return err
 	}
-	_, err := m.token(ctx, bson.D{{Key: "open", Value: true}})
+	_, err := m.noteUnless(ctx, m.row.To, m.tokenID(), "outcome", bson.D{{Key: "open", Value: true}})
 	return err
 }
 
@@ -109,7 +123,11 @@ func (m *mover) openRecipient(ctx context.Context) error {
 // recipient's time.
 func (m *mover) closeRecipient(ctx context.Context, out movement.Outcome) (catalog.Timestamp, error) {
 	m.killWriter(ctx)
-	body, err := m.token(ctx, bson.D{{Key: "open", Value: false}, {Key: "outcome", Value: outcomeName(out)}})
+	set := bson.D{{Key: "open", Value: false}, {Key: "outcome", Value: outcomeName(out)}}
+	if out == movement.OutcomeSwitched {
+		set = append(set, sweepsEnded()...)
+	}
+	body, err := m.note(ctx, m.row.To, m.tokenID(), set)
 	if err != nil {
 		return 0, err
 	}
@@ -117,17 +135,27 @@ func (m *mover) closeRecipient(ctx context.Context, out movement.Outcome) (catal
 	return catalog.Timestamp(info.OperationTime), err
 }
 
-func (m *mover) token(ctx context.Context, set bson.D) (wire.Doc, error) {
-	return m.note(ctx, m.row.To, m.tokenID(), set)
-}
-
 // note sets fields of a document of the movement on a shard. It writes in any case, so that
 // what needs the document as it was comes before or not at all.
 func (m *mover) note(ctx context.Context, shard, document string, set bson.D) (wire.Doc, error) {
+	return m.noteWhere(ctx, shard, bson.D{{Key: "_id", Value: document}}, set)
+}
+
+// noteUnless is note where a field is not there yet; else it is errTokenGone.
+func (m *mover) noteUnless(ctx context.Context, shard, document, field string, set bson.D) (wire.Doc, error) {
+	query := bson.D{{Key: "_id", Value: document}, {Key: field, Value: bson.D{{Key: "$exists", Value: false}}}}
+	body, err := m.noteWhere(ctx, shard, query, set)
+	if mongoerr.CodeOf(err) == mongoerr.DuplicateKey {
+		err = errTokenGone
+	}
+	return body, err
+}
+
+func (m *mover) noteWhere(ctx context.Context, shard string, query, set bson.D) (wire.Doc, error) {
 	set = append(set[:len(set):len(set)], bson.E{Key: "until", Value: time.Now().Add(moveRecordLifetime)})
 	return m.ask(ctx, shard, InternalDB, bson.D{
 		{Key: "findAndModify", Value: movesColl},
-		{Key: "query", Value: bson.D{{Key: "_id", Value: document}}},
+		{Key: "query", Value: query},
 		{Key: "update", Value: bson.D{{Key: "$set", Value: set}, {Key: "$inc", Value: bson.D{{Key: "writes", Value: int64(1)}}}}},
 		{Key: "upsert", Value: true},
 		{Key: "writeConcern", Value: majorityWrites},

@@ -2,6 +2,7 @@ package router
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/google/uuid"
@@ -23,15 +24,15 @@ const (
 )
 
 // sweep deletes from a shard what it has of the range and does not own. Each deletion needs
-// the permission that the sweep takes for itself in the movement's document there, and a
-// later sweep, or the movement's end, takes away: one that was paused deletes nothing when it
+// the permission that the sweep takes for itself in the movement's document there, and that a
+// later sweep, or the end of all, takes away: one that was paused deletes nothing when it
 // wakes, though the range may have come back by then (PROTOCOL.md F5). It reports false if
 // it has to be gone on with.
 func (m *mover) sweep(ctx context.Context, shard, document string, limit time.Duration) (done bool, err error) {
 	until := time.Now().Add(limit)
 	nonce := uuid.New()
-	if _, err := m.note(ctx, shard, document, bson.D{{Key: "sweep", Value: binaryUUID(nonce)}}); err != nil {
-		return false, err
+	if _, err := m.noteUnless(ctx, shard, document, "swept", bson.D{{Key: "sweep", Value: binaryUUID(nonce)}}); err != nil {
+		return errors.Is(err, errTokenGone), ignored(err, errTokenGone)
 	}
 	g := &guarded{m: m, shard: shard, session: nonce, token: bson.D{{Key: "_id", Value: document}, {Key: "sweep", Value: binaryUUID(nonce)}}}
 	for {
@@ -67,9 +68,20 @@ func (m *mover) sweep(ctx context.Context, shard, document string, limit time.Du
 	}
 }
 
-// endSweeps takes the permission to sweep away for good.
+// sweepsEnded are the fields by which nobody may sweep any more.
+func sweepsEnded() bson.D { return bson.D{{Key: "sweep", Value: nil}, {Key: "swept", Value: true}} }
+
+// endSweeps takes the permission to sweep away for good, when there is nothing left.
 func (m *mover) endSweeps(ctx context.Context, shard, document string) error {
-	_, err := m.note(ctx, shard, document, bson.D{{Key: "sweep", Value: nil}})
+	_, err := m.note(ctx, shard, document, sweepsEnded())
+	return err
+}
+
+// ignored is err, unless it is the one that is to be expected.
+func ignored(err, expected error) error {
+	if errors.Is(err, expected) {
+		return nil
+	}
 	return err
 }
 

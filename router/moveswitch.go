@@ -58,6 +58,7 @@ func (m *mover) quiesce(ctx context.Context, a movement.Action) error {
 	if m.refused++; !again || time.Duration(m.refused)*switchPause > switchPatience {
 		return err
 	}
+	m.r.log.Info().Err(err).Str("ns", m.row.NS).Stringer("action", a).Int("times", m.refused).Msg("a movement's switch is put off")
 	m.facts.Held, m.facts.Drained, m.facts.Copied = false, false, false
 	if err := m.setHeld(ctx, false); err != nil {
 		return err

@@ -120,10 +120,7 @@ func (c *copier) current(ctx context.Context, ids []bson.RawValue) (docs []bson.
 	cmd := bson.D{
 		{Key: "find", Value: coll},
 		{Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: ids}}}}},
-		{Key: "readConcern", Value: bson.D{
-			{Key: "level", Value: "snapshot"},
-			{Key: "atClusterTime", Value: bson.Timestamp{T: uint32(c.readAt >> 32), I: uint32(c.readAt)}},
-		}},
+		{Key: "readConcern", Value: c.snapshot()},
 		{Key: "batchSize", Value: int32(len(ids) + 1)},
 	}
 	size := 0
@@ -162,6 +159,14 @@ func (c *copier) current(ctx context.Context, ids []bson.RawValue) (docs []bson.
 		body, err = c.m.r.run(ctx, c.m.row.From, db, bson.D{{Key: "getMore", Value: id}, {Key: "collection", Value: coll}})
 	}
 	return nil, false, err
+}
+
+// snapshot is the read concern of what must be read at one time.
+func (c *copier) snapshot() bson.D {
+	return bson.D{
+		{Key: "level", Value: "snapshot"},
+		{Key: "atClusterTime", Value: bson.Timestamp{T: uint32(c.readAt >> 32), I: uint32(c.readAt)}},
+	}
 }
 
 // blockers lists the ids of the recipient's documents that have what documents must have

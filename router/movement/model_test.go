@@ -22,18 +22,26 @@ const (
 	shardB
 )
 
+// nowhere is no shard.
+const nowhere = -1
+
 // view is what a router acts by.
 type view struct {
-	held  bool
-	owner int
+	held    bool
+	owner   int
+	unowned int // the shard of a ranged movement whose copy reads and writes of many leave out
 }
 
-// server is a router with at most one write in flight.
+// server is a router with at most one write in flight, and a read or write of many.
 type server struct {
 	view
 	writing bool
 	to      int  // where that goes
 	old     view // by which it began
+
+	many     bool // an operation on all shards is under way, or a cursor open
+	manyView view // by which it began
+	seen     int  // what was acknowledged before
 }
 
 // runner is a mover: what it remembers, and what it has read and not yet written.
@@ -45,6 +53,8 @@ type runner struct {
 	undone    bool // of Undo: the outcome is on record
 	opened    bool // of Undo: writes flow
 	recording bool // of Switch: the recipient's token is closed
+	sweeping  bool // of Clean and Undo of a range: it has the permission to delete
+	swept     bool
 }
 
 // world is a state of everything. It can be compared.
@@ -62,25 +72,54 @@ type world struct {
 	servers      [2]server
 	runners      [2]runner
 	takeovers    int
-	done         bool // released or undone
+	done         bool    // released or undone
+	closed       bool    // the recipient's token was taken away, and cannot be made again
+	permit       [2]int  // by shard: the runner that may delete what is not owned there
+	ended        [2]bool // by shard: nobody gets that permission any more
+	moved        bool    // the range has moved again, by another movement, since this one ended
 }
 
 // model has the faults that a test plants, to see that the properties find them.
 type model struct {
 	noAwait, noDrain, earlyEnd, noRecord bool
+
+	ranged                      bool // a range moves, between shards that have more of the collection
+	noAnnounce, noPermit, noEnd bool
+	cleanAtOnce, reopens        bool
 }
 
-func start() world {
-	w := world{state: catalog.MovementCopying, token: false}
-	w.runners[0] = runner{alive: true, facts: Facts{State: w.state, Mine: true, Known: true}}
+func (m *model) start() world {
+	w := world{state: catalog.MovementCopying, token: false, permit: [2]int{nowhere, nowhere}}
+	before := view{unowned: nowhere}
+	w.servers[0].view, w.servers[1].view, w.catalog = before, before, before
+	if m.ranged {
+		w.catalog.unowned = shardB
+	}
+	w.runners[0] = runner{alive: true, facts: Facts{State: w.state, Mine: true, Known: !m.ranged}}
 	w.lock = 0
 	return w
+}
+
+// writes bounds how many there are.
+func (m *model) writes() int {
+	if m.ranged {
+		return 1
+	}
+	return maxWrites
+}
+
+// takeovers bounds how many there are.
+func (m *model) takeovers() int {
+	if m.ranged {
+		return 1
+	}
+	return maxTakeovers
 }
 
 // check returns what is wrong with a state.
 func (w *world) check() error {
 	owner := shardA
-	if w.outcome == OutcomeSwitched {
+	if w.outcome == OutcomeSwitched != w.moved {
 		owner = shardB
 	}
 	if w.data[owner] < w.acked {
@@ -89,6 +128,18 @@ func (w *world) check() error {
 	for i := range w.servers {
 		if s := &w.servers[i]; w.data[s.owner] < w.acked {
 			return fmt.Errorf("router %d reads at %d, which has %d of %d", i, s.owner, w.data[s.owner], w.acked)
+		}
+	}
+	for i := range w.servers {
+		s := &w.servers[i]
+		if !s.many {
+			continue
+		}
+		if w.data[s.manyView.owner] < s.seen {
+			return fmt.Errorf("what router %d still reads at %d is gone", i, s.manyView.owner)
+		}
+		if other := 1 - s.manyView.owner; s.manyView.unowned != other && w.data[other] > 0 {
+			return fmt.Errorf("an operation of router %d meets the copy on %d", i, other)
 		}
 	}
 	if w.done && w.data[w.catalog.owner] != w.acked {
@@ -101,7 +152,10 @@ func (w *world) check() error {
 func (m *model) next(w world) []world {
 	var out []world
 	for i := range w.servers {
-		out = append(out, w.serve(i)...)
+		out = append(out, m.serve(w, i)...)
+	}
+	if m.ranged && w.state == catalog.MovementGone && !w.moved && w.idle() {
+		out = append(out, w.moveAgain())
 	}
 	for i := range w.runners {
 		r := &w.runners[i]
@@ -118,10 +172,26 @@ func (m *model) next(w world) []world {
 			out = append(out, failed)
 		}
 	}
-	if !w.done && w.takeovers < maxTakeovers {
+	if !w.done && w.takeovers < m.takeovers() {
 		out = append(out, w.takeOver())
 	}
 	return out
+}
+
+// idle reports whether all routers act by the catalog, and nothing is under way at them.
+func (w *world) idle() bool {
+	return w.acknowledged() && !w.servers[0].many && !w.servers[1].many && !w.servers[0].writing && !w.servers[1].writing
+}
+
+// moveAgain is what another movement does later: the range comes to the other shard.
+func (w world) moveAgain() world {
+	from := w.catalog.owner
+	w.moved, w.catalog.owner = true, 1-from
+	w.data[1-from], w.data[from] = w.data[from], 0
+	for i := range w.servers {
+		w.servers[i].view = w.catalog
+	}
+	return w
 }
 
 // takeOver gives the lock to the other runner, whether the first is dead or paused.
@@ -134,14 +204,23 @@ func (w world) takeOver() world {
 }
 
 // serve lists what a router can do: load the catalog, begin a write, end one.
-func (w world) serve(i int) (out []world) {
+func (m *model) serve(w world, i int) (out []world) {
 	s := &w.servers[i]
 	if s.view != w.catalog {
 		n := w
 		n.servers[i].view = w.catalog
 		out = append(out, n)
 	}
-	if !s.writing && !s.held && w.begun < maxWrites {
+	if m.ranged && i == 0 {
+		n := w
+		if n.servers[i].many = !s.many; n.servers[i].many {
+			n.servers[i].manyView, n.servers[i].seen = s.view, w.acked
+		} else {
+			n.servers[i].manyView, n.servers[i].seen = view{}, 0
+		}
+		out = append(out, n)
+	}
+	if !s.writing && !s.held && w.begun < m.writes() && (!m.ranged || i == 1) {
 		n := w
 		n.begun++
 		n.servers[i].writing, n.servers[i].to, n.servers[i].old = true, s.owner, s.view
@@ -167,6 +246,16 @@ func (w *world) acknowledged() bool {
 	return true
 }
 
+// unread reports whether besides nothing older reads any more.
+func (w *world) unread() bool {
+	for i := range w.servers {
+		if s := &w.servers[i]; s.many && s.manyView != w.catalog {
+			return false
+		}
+	}
+	return w.acknowledged()
+}
+
 // step lets a runner do its next action, or a part of it after which it may die. Who has
 // lost the lock changes nothing in the catalog.
 func (m *model) step(w world, i int) []world {
@@ -180,12 +269,34 @@ func (m *model) step(w world, i int) []world {
 	if m.earlyEnd && f.Copied {
 		f.Equal = true
 	}
+	if m.noAnnounce {
+		f.Known = true
+	}
+	if m.cleanAtOnce {
+		f.Unread = true
+	}
 	a := Next(f)
 	n := w
 	r := &n.runners[i]
 	mine := w.lock == i
 	switch a {
+	case Announce:
+		if !w.unread() {
+			return nil
+		}
+		r.facts.Known = true
+	case Keep:
+		if !mine || !w.unread() {
+			return nil
+		}
+		r.facts.Unread = true
+	case Clean:
+		return m.clean(n, i, mine)
 	case Shape:
+		if w.closed && !m.reopens {
+			r.facts.Failed = true
+			return []world{n}
+		}
 		n.token, n.exists, r.facts.Shaped = true, true, true
 	case Copy, CatchUp:
 		if !r.buffered {
@@ -213,7 +324,7 @@ func (m *model) step(w world, i int) []world {
 			r.alive = false // the catalog refuses it
 			return []world{n}
 		}
-		return n.change(i, a)
+		return m.change(n, i, a)
 	case Undo:
 		return m.undo(n, i, mine)
 	default:
@@ -223,7 +334,7 @@ func (m *model) step(w world, i int) []world {
 }
 
 // change does an action that changes the catalog, or waits for routers.
-func (w world) change(i int, a Action) []world {
+func (m *model) change(w world, i int, a Action) []world {
 	r := &w.runners[i]
 	switch a { //nolint:exhaustive // step has the others
 	case Hold:
@@ -239,10 +350,14 @@ func (w world) change(i int, a Action) []world {
 		r.facts.Drained = true
 	case Switch:
 		if !r.recording {
-			w.token, r.recording = false, true
+			w.token, w.closed, r.recording = false, true, true
+			w.ended[shardB] = true
 			return []world{w}
 		}
-		w.state, w.catalog = catalog.MovementSwitched, view{held: true, owner: shardB}
+		w.state, w.catalog = catalog.MovementSwitched, view{held: true, owner: shardB, unowned: nowhere}
+		if m.ranged {
+			w.catalog.unowned = shardA
+		}
 		r.facts.State = w.state
 	case Await:
 		if !w.acknowledged() {
@@ -250,10 +365,50 @@ func (w world) change(i int, a Action) []world {
 		}
 		r.facts.Acknowledged = true
 	case Release:
-		w.state, w.catalog.held, w.done = catalog.MovementLeaving, false, true
-		r.alive = false
+		w.state, w.catalog.held = catalog.MovementLeaving, false
+		if m.ranged {
+			r.facts.State = w.state
+			return []world{w}
+		}
+		w.done, r.alive = true, false
 	}
 	return []world{w}
+}
+
+// sweep deletes what a shard does not own, by a permission, as one that may come late, though
+// another has the lock by now; over says that the runner has done so and holds the lock.
+func (m *model) sweep(w world, i, shard int, mine bool) (next []world, over bool) {
+	r := &w.runners[i]
+	switch {
+	case !r.sweeping:
+		r.sweeping = true
+		if w.ended[shard] && !m.noEnd {
+			r.swept = true // by another one
+		} else {
+			w.permit[shard] = i
+		}
+	case !r.swept:
+		if w.permit[shard] == i || m.noPermit {
+			r.swept, w.data[shard] = true, 0
+		} else {
+			r.sweeping, r.alive = false, mine
+		}
+	default:
+		w.permit[shard], w.ended[shard] = nowhere, true
+		r.alive = mine
+		return []world{w}, mine
+	}
+	return []world{w}, false
+}
+
+// clean does a part of Clean of a range.
+func (m *model) clean(w world, i int, mine bool) []world {
+	next, over := m.sweep(w, i, shardA, mine)
+	if over {
+		n := &next[0]
+		n.state, n.catalog.unowned, n.done, n.runners[i].alive = catalog.MovementGone, nowhere, true, false
+	}
+	return next
 }
 
 // undo does a part of Undo.
@@ -266,12 +421,20 @@ func (m *model) undo(w world, i int, mine bool) []world {
 		}
 		r.facts.Recorded = w.outcome
 		r.undone = w.outcome == OutcomeUndone
-	case !mine:
+	case !mine && !r.sweeping:
 		r.alive = false
 	case !r.opened:
 		w.catalog.held, r.opened = false, true
+	case m.ranged:
+		w.token, w.closed = false, true
+		next, over := m.sweep(w, i, shardB, mine)
+		if over {
+			n := &next[0]
+			n.state, n.catalog.unowned, n.done, n.runners[i].alive = catalog.MovementGone, nowhere, true, false
+		}
+		return next
 	default:
-		w.token, w.exists, w.data[shardB] = false, false, 0
+		w.token, w.closed, w.exists, w.data[shardB] = false, true, false, 0
 		w.state, w.done = "", true
 		r.alive = false
 	}
@@ -284,7 +447,7 @@ func (m *model) explore() (states int, stuck bool, wrong error) {
 	seen := map[world]bool{}
 	before := map[world][]world{}
 	var ends []world
-	queue := []world{start()}
+	queue := []world{m.start()}
 	seen[queue[0]] = true
 	for len(queue) > 0 {
 		w := queue[0]
@@ -316,7 +479,7 @@ func (m *model) explore() (states int, stuck bool, wrong error) {
 		ends = append(ends, before[w]...)
 	}
 	for w := range seen {
-		if !reached[w] && w.takeovers < maxTakeovers {
+		if !reached[w] && w.takeovers < m.takeovers() {
 			return len(seen), true, nil
 		}
 	}
@@ -327,11 +490,12 @@ func (m *model) explore() (states int, stuck bool, wrong error) {
 // over from it at any point, dead or paused.
 func TestModel(t *testing.T) {
 	t.Parallel()
-	m := &model{}
-	n, stuck, err := m.explore()
-	t.Logf("%d states: 2 routers, %d writes, %d takeovers", n, maxWrites, maxTakeovers)
-	require.NoError(t, err)
-	require.False(t, stuck, "a movement that can come to no end")
+	for _, m := range []*model{{}, {ranged: true}} {
+		n, stuck, err := m.explore()
+		t.Logf("%d states: 2 routers, %d writes, %d takeovers, of a range: %t", n, m.writes(), m.takeovers(), m.ranged)
+		require.NoError(t, err)
+		require.False(t, stuck, "a movement that can come to no end")
+	}
 }
 
 // TestModelFindsFaults: the properties see each fault of the protocol that the model can have.
@@ -342,6 +506,12 @@ func TestModelFindsFaults(t *testing.T) {
 		"the copy ends before writes are held":   {noDrain: true},
 		"the copies are not compared at the end": {earlyEnd: true},
 		"undone although it is on record":        {noRecord: true},
+		"a range: released before all know":      {ranged: true, noAwait: true},
+		"a range is copied before all know":      {ranged: true, noAnnounce: true},
+		"a late deletion needs no permission":    {ranged: true, noPermit: true},
+		"a late sweep gets a permission":         {ranged: true, noEnd: true},
+		"a late mover makes its token again":     {ranged: true, reopens: true},
+		"a copy is deleted while it is read":     {ranged: true, cleanAtOnce: true},
 	} {
 		_, _, err := m.explore()
 		require.Error(t, err, name)
