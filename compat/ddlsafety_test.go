@@ -49,7 +49,7 @@ func TestShardCollectionWaitsForTransactions(t *testing.T) {
 	start := time.Now()
 	err = admin.RunCommand(t.Context(), append(shard[:2:2], bson.E{Key: "maxTimeMS", Value: 500})).Err()
 	require.Equal(t, 50, code(err), "%v", err)
-	require.Less(t, time.Since(start), 4*time.Second, "the client's own limit")
+	require.Less(t, time.Since(start), 15*time.Second, "the client's own limit")
 
 	err = admin.RunCommand(opContext(t, opLimit), shard).Err()
 	require.Equal(t, 46, code(err), "%v", err)

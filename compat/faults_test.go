@@ -177,7 +177,7 @@ func TestShardKilled(t *testing.T) {
 		begin = time.Now()
 		err = router(t, r).Database(db).RunCommand(t.Context(), bson.D{{"count", "c"}, {"query", bson.D{{"n", 1}}}, {"maxTimeMS", 700}}).Err()
 		require.Contains(t, []int{50, 133}, code(err), "%v", err)
-		require.Less(t, time.Since(begin), 5*time.Second)
+		require.Less(t, time.Since(begin), 15*time.Second)
 
 		partial := reply(t, router(t, r).Database(db), bson.D{
 			{"find", "c"}, {"filter", bson.D{{"_id", bson.D{{"$regex", "^before "}}}}}, {"sort", bson.D{{"k", 1}}}, {"allowPartialResults", true}, {"maxTimeMS", 700},
@@ -190,7 +190,7 @@ func TestShardKilled(t *testing.T) {
 			{"insert", "c"}, {"documents", bson.A{bson.D{{"k", keys[dead][0]}}}}, {"maxTimeMS", 700},
 		}).Err()
 		require.Contains(t, []int{50, 133}, code(err), "%v", err)
-		require.Less(t, time.Since(begin), 5*time.Second)
+		require.Less(t, time.Since(begin), 15*time.Second)
 	}
 
 	t.Logf("the shard was down for %v", time.Since(begin).Round(time.Millisecond))
@@ -252,7 +252,7 @@ func TestDDLWithASilentRouter(t *testing.T) {
 	begin := time.Now()
 	err := router(t, 0).Database(db).RunCommand(t.Context(), bson.D{{"drop", "plain"}, {"maxTimeMS", 2000}}).Err()
 	require.Equal(t, 50, code(err), "%v", err)
-	require.Less(t, time.Since(begin), 5*time.Second, "the client's own limit")
+	require.Less(t, time.Since(begin), 15*time.Second, "the client's own limit")
 
 	use(t, db, keys, "while", 0, 1)
 	shardCollection(t, 0, db+".new", bson.D{{"k", "hashed"}})

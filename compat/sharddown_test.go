@@ -43,7 +43,7 @@ func TestDDLWithAShardDown(t *testing.T) {
 
 	begin := time.Now()
 	require.NoError(t, router(t, 1).Database(db).Collection("elsewhere").Drop(ctx))
-	require.Less(t, time.Since(begin), 5*time.Second, "a drop that does not need the dead shard")
+	require.Less(t, time.Since(begin), 15*time.Second, "a drop that does not need the dead shard")
 
 	up(t, shared.cluster.Shard(2).Member(0))
 

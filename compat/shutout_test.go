@@ -96,7 +96,7 @@ func TestRouterRestartedWithAShardDown(t *testing.T) {
 
 		begin := time.Now()
 		require.NoError(t, router(t, i%2).Database(db).Collection(fmt.Sprint("new", i)).Drop(opContext(t, opLimit)))
-		require.Less(t, time.Since(begin), 5*time.Second)
+		require.Less(t, time.Since(begin), 15*time.Second)
 	}
 
 	up(t, shared.cluster.Shard(2).Member(0))
@@ -177,8 +177,11 @@ func TestLongOperationHoldsItsCollectionAlone(t *testing.T) {
 	found, dropped := make(chan error, 1), make(chan error, 1)
 	slow := router(t, 1).Database(db).Collection("slow")
 
+	finding, enough := context.WithCancel(ctx)
+	defer enough()
+
 	go func() {
-		found <- slow.FindOne(ctx, bson.D{{"$where", "sleep(100); return false"}}).Err()
+		found <- slow.FindOne(finding, bson.D{{"$where", "sleep(1500); return false"}}).Err()
 	}()
 	eventually(t, recoverLimit, "the find runs", func() error {
 		for i := range shardCount {
@@ -211,15 +214,17 @@ func TestLongOperationHoldsItsCollectionAlone(t *testing.T) {
 	}
 
 	t.Logf("six changes elsewhere took %v", time.Since(begin).Round(time.Millisecond))
-	require.Less(t, time.Since(begin), 3*time.Second)
 
 	select {
 	case err := <-dropped:
 		t.Fatalf("dropped under a running find: %v", err)
+	case err := <-found:
+		t.Fatalf("they waited for the find: %v", err)
 	default:
 	}
 
-	require.ErrorIs(t, <-found, mongo.ErrNoDocuments)
+	enough() // its client leaves, and so it ends
+	require.ErrorIs(t, <-found, context.Canceled)
 
 	if err := <-dropped; err != nil {
 		require.Equal(t, 46, code(err), "it may have waited for too long: %v", err)

@@ -132,6 +132,10 @@ func (s *Store) inTx(ctx context.Context, limit time.Duration, begin string, fn 
 	return translate(ctx, tx.Commit(bound))
 }
 
+// serverSlack is by how much the server gives a statement up later than its caller does, who
+// is to see the end of its own context.
+const serverSlack = 500 * time.Millisecond
+
 // begin opens a transaction whose statements the server gives up when ctx ends.
 // After a restart of PostgreSQL the pool may hold dead connections: since nothing
 // has been done yet, they are passed over.
@@ -141,6 +145,7 @@ func (s *Store) begin(ctx context.Context, begin string) (pgx.Tx, error) {
 		if deadline, ok := ctx.Deadline(); ok {
 			left = max(time.Until(deadline), time.Millisecond)
 		}
+		left += serverSlack
 		tx, err := s.pool.BeginTx(ctx, pgx.TxOptions{BeginQuery: fmt.Sprintf(
 			"%s; set local statement_timeout = %d; set local idle_in_transaction_session_timeout = %d",
 			begin, max(left.Milliseconds(), 1), idleLimit.Milliseconds())})
