@@ -57,9 +57,10 @@ func TestMoveChunksUnderLoad(t *testing.T) {
 			db := newChunked(t, key)
 			w := startKeyed(t, db, false, 0, 1, 2)
 			rnd := random(t)
-			moved := 0
+			moved, least := 0, time.Now().Add(10*time.Second)
 
-			for end := time.Now().Add(15 * time.Second); time.Now().Before(end); {
+			// However slow the machine is, some moves are made.
+			for end := time.Now().Add(recoverLimit); moved < 4 && time.Now().Before(end) || time.Now().Before(least); {
 				_, _, err := moveAny(t, rnd, rnd.IntN(routerCount), db)
 				if code(err) == 46 {
 					continue // what it had there is still read
@@ -70,7 +71,7 @@ func TestMoveChunksUnderLoad(t *testing.T) {
 				moved++
 			}
 
-			require.Greater(t, moved, 3)
+			require.GreaterOrEqual(t, moved, 4)
 			w.check()
 			require.Equal(t, still+len(w.want), inPlace(t, db, "c", key))
 			t.Logf("moved %d times, %d times many", moved, w.many.Load())
