@@ -200,6 +200,7 @@ func (h *Handler) finish(ctx context.Context, req *request, err error, start tim
 		req.Reply.Reset()
 		req.Reply.String("help", "help for: "+req.row.Name+" "+req.row.Help)
 		req.Reply.OK()
+		err = nil
 	case (h.router.Evicted() || errors.Is(err, router.ErrEvicted)) && !h.stays(ctx, req.conn, err):
 		h.counts.add(req.row, err)
 		return false, router.ErrEvicted
@@ -210,7 +211,7 @@ func (h *Handler) finish(ctx context.Context, req *request, err error, start tim
 	}
 	h.counts.add(req.row, err)
 	took := time.Since(start)
-	h.metrics.note(req.row, &req.Trace, code, code != 0, took)
+	h.metrics.note(req.row, &req.Trace, code, err != nil, took) // some errors have no code
 	h.logLine(req, code, err, took)
 	return req.stream, nil
 }

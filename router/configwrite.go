@@ -3,6 +3,7 @@ package router
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"slices"
 	"strings"
 
@@ -48,10 +49,14 @@ func (r *Router) UpdateConfig(ctx context.Context, op *Op, coll string) error {
 	var w writeResult
 	for i := 0; len(docs) > 0; i++ {
 		n := binary.LittleEndian.Uint32(docs)
-		if err := r.updateConfig(ctx, coll, docs[:n], i, &w); err != nil {
-			if mongoerr.CodeOf(err) == mongoerr.FailedToSatisfyReadPreference {
-				return err
-			}
+		var done writeResult // which is so only where there is no error
+		err := r.updateConfig(ctx, coll, docs[:n], i, &done)
+		if mongoerr.CodeOf(err) == mongoerr.FailedToSatisfyReadPreference || errors.Is(err, ErrEvicted) {
+			return err
+		}
+		if err == nil {
+			w.take(&done)
+		} else {
 			w.addError(i, mongoerr.As(err))
 			if ordered {
 				break

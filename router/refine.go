@@ -32,7 +32,7 @@ func (r *Router) RefineShardKey(ctx context.Context, ns string, key *shardkey.Pa
 			return nil
 		case !extends(key, old):
 			return mongoerr.Newf(mongoerr.InvalidOptions, "refineCollectionShardKey shard key %s does not extend the current shard key %s", key, old)
-		case r.hasUnowned(e):
+		case len(e.unowned) > 0:
 			// Ranges on their way are told by bounds of the old key.
 			return mongoerr.Newf(mongoerr.ConflictingOperationInProgress, "chunks of %s were moved lately, and what their former shards have of them is not removed yet", ns)
 		}
@@ -54,17 +54,6 @@ func extends(key, old *shardkey.Pattern) bool {
 		}
 	}
 	return true
-}
-
-// hasUnowned reports whether some shard may have documents of the collection that it does
-// not own.
-func (r *Router) hasUnowned(e *Entry) bool {
-	for id := range r.snap.Load().Shards {
-		if len(e.Unowned(id)) > 0 {
-			return true
-		}
-	}
-	return false
 }
 
 // refinable checks on every shard that an index supports the new key, and that unique

@@ -102,7 +102,7 @@ type Router struct {
 	wg goers // of what the router does in the background
 
 	recovering atomic.Bool   // recoverFenced runs
-	measuring  atomic.Bool   // the latencies of a shard are measured
+	measuring  atomic.Bool   // latencies of shards are measured
 	tidied     time.Time     // guarded by recovering: when movements were last looked after
 	stopped    chan struct{} // closed when Run ends
 	ending     chan struct{} // closed by EndMovements

@@ -21,7 +21,10 @@ const sessionParts = 64
 
 // sessionCache knows the sessions that clients have used at this router, for
 // $listLocalSessions. Those that the router makes for itself are not among them.
-type sessionCache struct{ parts [sessionParts]sessionPart }
+type sessionCache struct {
+	parts [sessionParts]sessionPart
+	turn  int // of expire, which one goroutine calls
+}
 
 type sessionPart struct {
 	mu   sync.Mutex
@@ -58,11 +61,12 @@ func (c *sessionCache) forget(s Session) {
 	delete(p.used, sessionKey{id: s.ID, uid: s.UID})
 }
 
-// expire forgets what nobody has used for too long, in one part at a time: it is called
+// expire forgets what nobody has used for too long, in one part after the other: it is called
 // each second.
 func (c *sessionCache) expire(now time.Time) {
 	oldest := now.Add(-sessionLife).UnixMilli()
-	p := &c.parts[now.Unix()%sessionParts]
+	p := &c.parts[c.turn%sessionParts]
+	c.turn++
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	maps.DeleteFunc(p.used, func(_ sessionKey, used int64) bool { return used < oldest })

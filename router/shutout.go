@@ -57,8 +57,10 @@ func (r *Router) untilShutOut(ctx context.Context, u catalog.ShardUser) bool {
 }
 
 var (
-	errNotOpen   = errors.New("the shard is not open")
-	errStillRuns = errors.New("an operation or a transaction of the user is still there")
+	errNotOpen = errors.New("the shard is not open")
+	// What was the primary is a secondary by now, on which nobody has looked for reads.
+	errOtherPrimary = errors.New("the shard has another primary")
+	errStillRuns    = errors.New("an operation or a transaction of the user is still there")
 )
 
 // tryShutOut makes certain that nothing is done by a user on its shard any more, and that
@@ -91,8 +93,9 @@ func (r *Router) tryShutOut(ctx context.Context, u catalog.ShardUser) error {
 	if err != nil {
 		return err
 	}
+	primary := b.PrimaryAddr()
 	for _, addr := range b.Members() {
-		if addr == b.PrimaryAddr() {
+		if addr == primary {
 			continue
 		}
 		if err := r.memberReached(ctx, b, addr, info.OperationTime); err != nil {
@@ -102,7 +105,13 @@ func (r *Router) tryShutOut(ctx context.Context, u catalog.ShardUser) error {
 			return err
 		}
 	}
-	return r.endLeft(ctx, u)
+	if err := r.endLeft(ctx, u); err != nil {
+		return err
+	}
+	if b.PrimaryAddr() != primary {
+		return errOtherPrimary
+	}
+	return nil
 }
 
 // endReads kills what a user that is dropped still reads on a secondary: what it reads

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/shardgate/shardgate/backend"
@@ -42,6 +43,8 @@ func (r *Router) Run(ctx context.Context) error {
 		case <-hints:
 			r.ticked.signal()
 		case <-poll.C:
+			r.sessions.expire(time.Now())
+			r.measure(ctx)
 		case <-r.reload:
 		case <-r.drained:
 		case <-prune.C:
@@ -105,14 +108,14 @@ func (r *Router) Refresh(ctx context.Context) error {
 		return errOtherCatalog
 	}
 	old := r.snap.Load()
-	d, err := r.store.Load(ctx, old.Version)
+	d, err := r.loadSince(ctx, old.Version)
 	if err != nil {
 		return err
 	}
 	if old.promoted(d) {
 		// A replica took over. What it lacked may have been made up for by other
 		// changes, so nothing that was loaded before is taken for granted.
-		if d, err = r.store.Load(ctx, 0); err != nil {
+		if d, err = r.loadSince(ctx, 0); err != nil {
 			return err
 		}
 	}
@@ -151,11 +154,33 @@ func (r *Router) Refresh(ctx context.Context) error {
 	return nil
 }
 
+// loadSince has the store load what changed after a version; syncMu is held. A load of
+// everything may take longer than a router may be silent, so it beats meanwhile, and
+// acknowledges nothing by that: what it loads may show that the catalog went back.
+func (r *Router) loadSince(ctx context.Context, after catalog.Version) (*catalog.Delta, error) {
+	loading, loaded := context.WithCancel(ctx)
+	var beating sync.WaitGroup
+	beating.Go(func() {
+		for sleep(loading, heartbeatEvery) {
+			at := time.Now()
+			if err := r.store.Heartbeat(ctx, r.Self().Incarnation, catalog.Ack{Held: r.nextBeat().ack.Held}, nil); err != nil {
+				r.log.Debug().Err(err).Msg("beat while the catalog is loaded")
+				continue // acknowledge says what it is
+			}
+			r.heard.Store(&at)
+		}
+	})
+	d, err := r.store.Load(ctx, after)
+	loaded()
+	beating.Wait()
+	return d, err
+}
+
 // loadAnew loads everything after a change that did not fit: chunks were put by hand, or by
 // a router of another version. What is all of it fits.
 func (r *Router) loadAnew(ctx context.Context, old *Snapshot, why error) (*catalog.Delta, error) {
 	r.log.Warn().Err(why).Msg("the catalog is loaded anew")
-	d, err := r.store.Load(ctx, 0)
+	d, err := r.loadSince(ctx, 0)
 	if err == nil && !old.precedes(d) {
 		err = errOtherCatalog // the next look at it says what it is
 	}
@@ -206,10 +231,10 @@ func (r *Router) nextBeat() beat {
 
 // beat sends a heartbeat; syncMu is held.
 func (r *Router) beat(ctx context.Context, b *beat) error {
+	b.at = time.Now() // who is stopped before the reply has not been heard since
 	if err := r.store.Heartbeat(ctx, r.Self().Incarnation, b.ack, b.users); err != nil {
 		return err
 	}
-	b.at = time.Now()
 	r.heard.Store(&b.at)
 	r.sent = *b
 	r.ticked.signal()
@@ -300,16 +325,27 @@ func (r *Router) openShards(ctx context.Context, s *Snapshot) {
 func (r *Router) prune(ctx context.Context) {
 	for _, b := range r.Shards() {
 		b.Prune()
-		if b.MeasureDue() && r.measuring.CompareAndSwap(false, true) {
-			r.wg.Go(func() {
-				defer r.measuring.Store(false)
-				b.Measure(ctx)
-			})
-		}
 	}
 	r.cursors.expire(func(c *Cursor) { r.killShardCursors(ctx, c) })
 	r.txns.expire()
-	r.sessions.expire(time.Now())
+}
+
+// measure measures the latencies of shards where it is time to, one shard after the other.
+func (r *Router) measure(ctx context.Context) {
+	var due []*backend.Shard
+	for _, b := range r.Shards() {
+		if b.MeasureDue() {
+			due = append(due, b)
+		}
+	}
+	if len(due) > 0 && r.measuring.CompareAndSwap(false, true) {
+		r.wg.Go(func() {
+			defer r.measuring.Store(false)
+			for _, b := range due {
+				b.Measure(ctx)
+			}
+		})
+	}
 }
 
 // catalogError is what a client sees of a catalog failure: 133 where it cannot be

@@ -260,3 +260,52 @@ func TestShardWithABrokenRow(t *testing.T) {
 	require.NoError(t, r.Refresh(t.Context()))
 	require.NotNil(t, r.Shard("s"))
 }
+
+// TestLoadThatTakesLong does not make the router silent, and acknowledges nothing of what is
+// being loaded; what runs by older tables is told.
+func TestLoadThatTakesLong(t *testing.T) {
+	t.Parallel()
+	store := &wrapped{Store: newStore(t, nowhere)}
+	r := idleRouter(t, store, "r:1", Options{})
+	require.NoError(t, r.tick(t.Context()))
+	old := enter(t, r)
+	defer r.leave(old)
+	setState(t, store, catalog.StateFenced)
+	require.NoError(t, r.Refresh(t.Context())) // it has not told yet that something runs by the older table
+	setState(t, store, catalog.StateOpen)
+	before := rowOf(t, store, "r:1")
+	require.Empty(t, before.Ack.Held)
+	late := func(d *catalog.Delta, err error) (*catalog.Delta, error) {
+		eventually(t, "it beats", func() bool { return rowOf(t, store, "r:1").Ping.After(before.Ping) })
+		now := rowOf(t, store, "r:1")
+		require.Equal(t, before.Ack.Version, now.Ack.Version)
+		require.Equal(t, "d.a", now.Ack.Held[0].NS)
+		return d, err
+	}
+	store.load.Store(&late)
+	require.NoError(t, r.Refresh(t.Context()))
+	require.True(t, r.isHeard())
+}
+
+// slowStore has its caller wait after a heartbeat was taken.
+type slowStore struct {
+	catalog.Store
+
+	taken time.Time
+}
+
+func (s *slowStore) Heartbeat(ctx context.Context, incarnation string, ack catalog.Ack, users []catalog.ShardUser) error {
+	err := s.Store.Heartbeat(ctx, incarnation, ack, users)
+	s.taken = time.Now()
+	return err
+}
+
+// TestHeardIsNotLaterThanHeard: a router that is stopped before the reply comes has not been
+// heard since.
+func TestHeardIsNotLaterThanHeard(t *testing.T) {
+	t.Parallel()
+	store := &slowStore{Store: newStore(t, nowhere)}
+	r := idleRouter(t, store, "r:1", Options{})
+	require.NoError(t, r.acknowledge(t.Context()))
+	require.True(t, r.heard.Load().Before(store.taken))
+}
