@@ -82,16 +82,16 @@ func (r *Router) superseded(ctx context.Context) error {
 func userOf(incarnation string) string { return "shardgate-" + incarnation }
 
 // logIn makes this incarnation's own user on a shard, trying until it is done, or the
-// shard or the incarnation is gone. The user is used only when the catalog has it in
+// shard is gone or the router evicted. The user is used only when the catalog has it in
 // this router's row and so knows whom to shut out.
-func (r *Router) logIn(ctx context.Context, b *backend.Shard, incarnation string) {
+func (r *Router) logIn(ctx context.Context, b *backend.Shard) {
 	ctx, cancel := r.untilStopped(ctx)
 	defer cancel()
 	r.usersMu.Lock()
-	r.users[b.ID] = userOf(incarnation)
+	r.users[b.ID] = userOf(r.Self().Incarnation)
 	r.usersMu.Unlock()
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
-		err := r.tryLogIn(ctx, b, incarnation)
+		err := r.tryLogIn(ctx, b)
 		if err == nil {
 			// The first answer sets the clock: from then on every reply carries a time.
 			_, err = r.run(ctx, b.ID, "admin", bson.D{{Key: "ping", Value: int32(1)}})
@@ -113,8 +113,8 @@ func (r *Router) logIn(ctx context.Context, b *backend.Shard, incarnation string
 	}
 }
 
-func (r *Router) tryLogIn(ctx context.Context, b *backend.Shard, incarnation string) error {
-	c, err := b.CreateUser(ctx, userOf(incarnation))
+func (r *Router) tryLogIn(ctx context.Context, b *backend.Shard) error {
+	c, err := b.CreateUser(ctx, userOf(r.Self().Incarnation))
 	if err != nil {
 		return err
 	}
@@ -122,9 +122,6 @@ func (r *Router) tryLogIn(ctx context.Context, b *backend.Shard, incarnation str
 		return err
 	}
 	defer r.syncMu.unlock()
-	if r.Self().Incarnation != incarnation {
-		return catalog.ErrEvicted
-	}
 	next := r.nextBeat()
 	if err := r.beat(ctx, &next); err != nil {
 		return err

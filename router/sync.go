@@ -311,8 +311,7 @@ func (r *Router) openShards(ctx context.Context, s *Snapshot) {
 			continue
 		}
 		next[id] = b
-		incarnation := r.Self().Incarnation
-		r.wg.Go(func() { r.logIn(ctx, b, incarnation) })
+		r.wg.Go(func() { r.logIn(ctx, b) })
 	}
 	r.shards.Store(&next)
 	for id, b := range old {

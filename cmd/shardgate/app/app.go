@@ -150,7 +150,7 @@ func (a *App) join(ctx context.Context, bound listeners, former string) error {
 		Listener: bound.clients, TLS: a.clientTLS, Handler: handler, Log: a.log, MaxConns: c.MaxConnections, DrainTimeout: c.DrainTimeout,
 	})
 	if bound.probes != nil {
-		now := *a // whoever asks while a router starts over is told of the former one
+		now := *a // what is still being answered when a router starts over is about the former one
 		a.http = newHTTPServer(&now, bound.probes, handler.Collectors())
 	}
 	return nil
