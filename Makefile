@@ -81,7 +81,7 @@ unit: $(RACE_BIN)
 
 compat: $(RACE_BIN) ## the same calls to shardgate and to a real mongod, and real clients
 	$(call say,"compat")
-	@SHARDGATE_BINARY="$(CURDIR)/$(RACE_BIN)" $(TESTED) -count=1 ./compat/...
+	@SHARDGATE_BINARY="$(CURDIR)/$(RACE_BIN)" $(TESTED) -count=1 -timeout 60m ./compat/...
 
 fuzz: ## each fuzzer for FUZZTIME
 	$(call say,"fuzz $(FUZZTIME) each")

@@ -3,6 +3,7 @@ package compat
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -222,6 +223,10 @@ func TestUnownedCases(t *testing.T) {
 	require.NoError(t, err)
 
 	for _, s := range shapes[1:] {
+		if os.Getenv("COMPAT_CHAOS") == "" && s.name != "id_hashed" && s.name != "ranged" && s.name != "compound" {
+			continue // random calls have these, too
+		}
+
 		t.Run(s.name, func(t *testing.T) {
 			p := p.again(t)
 
