@@ -92,6 +92,9 @@ func enableSharding(ctx context.Context, req *request) error {
 	if err := req.known("primaryShard"); err != nil {
 		return err
 	}
+	if err := router.CheckDB([]byte(db)); err != nil {
+		return err
+	}
 	switch db {
 	case configDB:
 		req.Reply.OK()
@@ -100,8 +103,11 @@ func enableSharding(ctx context.Context, req *request) error {
 		return mongoerr.Newf(mongoerr.InvalidOptions, "can't shard %s database", db)
 	}
 	primary := ""
-	if e, ok := req.Lookup("primaryShard"); ok {
-		primary, _ = e.Str()
+	if _, ok := req.Lookup("primaryShard"); ok {
+		var err error
+		if primary, err = req.stringArg("primaryShard"); err != nil {
+			return err
+		}
 	}
 	ctx, cancel := req.Context(ctx)
 	defer cancel()

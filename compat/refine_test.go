@@ -190,6 +190,13 @@ func TestBalancerCommands(t *testing.T) {
 	}
 	require.Equal(t, 121, code(size(0)))
 	require.Equal(t, 121, code(size("x")))
+
+	// Refused windows leave nothing behind.
+	for _, w := range []any{1, "x", bson.D{{"start", "1:00"}}, bson.D{{"start", "25:00"}, {"stop", "2:00"}}} {
+		_, err := config.Collection("settings").UpdateOne(ctx, bson.D{{"_id", "balancer"}}, bson.D{{"$set", bson.D{{"activeWindow", w}}}}, options.UpdateOne().SetUpsert(true))
+		require.Equal(t, 121, code(err), w)
+	}
+
 	require.NoError(t, size(1))
 	defer func() { require.NoError(t, size(128)) }()
 

@@ -168,6 +168,8 @@ func TestEnableShardingValidation(t *testing.T) {
 		{bson.D{{"enableSharding", ""}}, 73},
 		{bson.D{{"enableSharding", "a.b"}}, 73},
 		{bson.D{{"enableSharding", "a b"}}, 73},
+		{bson.D{{"enableSharding", "a\x00b"}}, 73},
+		{bson.D{{"enableSharding", db}, {"primaryShard", 7}}, 14},
 		{bson.D{{"enableSharding", 7}}, 14},
 		{bson.D{{"enableSharding", db}, {"unknown", 1}}, 40415},
 	} {

@@ -30,7 +30,7 @@ const (
 
 // await is barrier with a limit and a choice of its own. A router that does not answer at
 // all is waited for until it is evicted, if that can be certain, unless the limit is a
-// short one.
+// short one; and so is one that was started again meanwhile, and shuts out its predecessor.
 func (r *Router) await(ctx context.Context, v catalog.Version, lock string, patience time.Duration, what older) error {
 	began := time.Now()
 	defer r.timeBarrier(began)
@@ -118,7 +118,7 @@ func behind(o *catalog.Router, v catalog.Version, lock string, shards []string, 
 	}
 	for _, u := range o.Users {
 		if u.User != userOf(o.Incarnation) && slices.Contains(shards, u.Shard) {
-			return lag{text: fmt.Sprintf(" (its predecessor is not shut out of %s)", u.Shard)}, true
+			return lag{fmt.Sprintf(" (its predecessor is not shut out of %s)", u.Shard), true}, true
 		}
 	}
 	return lag{}, false

@@ -87,6 +87,31 @@ func withAuth() Options {
 	}
 }
 
+// TestPredecessorIsWaitedFor: a router that died and was started again at once holds up DDL
+// for as long as it takes to shut its predecessor out, but makes none fail.
+func TestPredecessorIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	store := newStore(t, nowhere)
+	former := catalog.ShardUser{Shard: "s", User: "shardgate-first"}
+	_, _, err := store.Register(t.Context(), catalog.Router{Incarnation: "first", Name: "r:1", Users: []catalog.ShardUser{former}})
+	require.NoError(t, err)
+	o := withAuth()
+	r, _ := startRouter(t, store, "r:1", o)
+	v := r.Snapshot().Version
+	eventually(t, "the router acknowledges", func() bool { return acked(t, store, "r:1") >= v })
+	done := make(chan error, 1)
+	go func() { done <- r.barrier(t.Context(), v, "d.a") }()
+	select {
+	case err := <-done:
+		t.Fatalf("the barrier did not wait: %v", err)
+	case <-time.After(20 * o.BarrierTimeout):
+	}
+	r.usersMu.Lock()
+	delete(r.former, former)
+	r.usersMu.Unlock()
+	require.NoError(t, <-done)
+}
+
 // TestPredecessorOnADeadShard: what lies there is not changed until the predecessor is
 // shut out; all else is. It is not forgotten when the router stops, nor when it dies.
 func TestPredecessorOnADeadShard(t *testing.T) {
@@ -119,7 +144,7 @@ func TestPredecessorOnADeadShard(t *testing.T) {
 		require.NoError(t, r.barrier(t.Context(), v, lock), lock)
 	}
 	for _, lock := range []string{"d.a", "d"} {
-		err := r.barrier(t.Context(), v, lock)
+		err := await(t, r, v, lock)
 		requireCode(t, 46, err)
 		require.ErrorContains(t, err, "r:1 (its predecessor is not shut out of s)", lock)
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
@@ -224,9 +225,27 @@ func badSetting(id string, doc bson.Raw) string {
 		if s, _ := mode.StringValueOK(); err == nil && !slices.Contains([]string{"full", "off", "autoSplitOnly"}, s) {
 			return "mode must be full or off"
 		}
+		if w, err := doc.LookupErr("activeWindow"); err == nil && !isWindow(w) {
+			return "activeWindow must be an object with start and stop, as HH:MM"
+		}
 		return boolean("stopped")
 	case "automerge", "autosplit":
 		return boolean("enabled")
 	}
 	return ""
+}
+
+// isWindow reports whether v says when the balancer may work, as {start: "HH:MM", stop: "HH:MM"}.
+func isWindow(v bson.RawValue) bool {
+	doc, ok := v.DocumentOK()
+	if !ok {
+		return false
+	}
+	for _, name := range []string{"start", "stop"} {
+		s, ok := doc.Lookup(name).StringValueOK()
+		if _, err := time.Parse("15:04", s); !ok || err != nil {
+			return false
+		}
+	}
+	return true
 }
