@@ -268,3 +268,15 @@ func TestMoveChunkRefused(t *testing.T) {
 	err = router(t, 1).Database("admin").RunCommand(ctx, bson.D{{"moveChunk", ns}, {"find", bson.D{{"k", 5}}}, {"to", to}}).Err()
 	require.Equal(t, 117, code(err), "%v", err)
 }
+
+// The shell moves chunks, and its sh.status() tells of them.
+func TestMoveChunkInMongosh(t *testing.T) {
+	db := newDB(t)
+	shardCollection(t, 0, db+".c", bson.D{{"k", 1}})
+
+	to := shardNames()[otherThan(shardIndex(t, chunksOf(t, 0, db+".c")[0].Shard))]
+	out := mongosh(t, "--quiet", "--norc", shared.cluster.RouterURI(1), "--eval",
+		fmt.Sprintf("print(sh.moveChunk('%s.c', {k: 5}, '%s').ok); sh.status()", db, to))
+	require.Contains(t, out, "Success")
+	require.Equal(t, to, chunksOf(t, 0, db+".c")[0].Shard)
+}

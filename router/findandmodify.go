@@ -38,9 +38,9 @@ func (r *Router) FindAndModify(ctx context.Context, op *Op) error {
 	if err != nil {
 		return err
 	}
-	ran, again, err := r.ranBefore(ctx, op, s.entry, 1)
+	one := []statement{{aim: a}}
+	ran, again, err := r.ranBefore(ctx, op, s.entry, 1, one)
 	if err == nil && again {
-		one := []statement{{aim: a}}
 		err = r.sendBack(ctx, op, s.entry, one, ran)
 		a = one[0].aim
 	}

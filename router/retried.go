@@ -53,11 +53,12 @@ func (t *numberTable) isNew(s *Session, number int64, since, now catalog.Version
 	return known && number > last.number && last.seen >= since
 }
 
-// formerOwners lists the shards on which writes of the collection may have run that a
-// client still repeats, without the one that has it whole: that one knows them itself.
-// since is the version of the catalog in which this router saw the last of their movements
+// earlier lists the movements of the collection before which writes may have run that a
+// client still repeats, but for those from the one shard that has it whole: that one knows
+// them itself. since is the version of the catalog in which this router saw the last of them
 // released.
-func (s *Snapshot) formerOwners(e *Entry) (shards []string, since catalog.Version) {
+func (s *Snapshot) earlier(e *Entry) (moves []catalog.Movement, since catalog.Version) {
+	own := e.Table.Shards()
 	for id, m := range s.Movements {
 		if m.NS != e.Coll.NS || m.Collection != e.Coll.UUID || m.State == catalog.MovementCopying || time.Since(m.Since) > retriesUntil {
 			continue
@@ -67,27 +68,34 @@ func (s *Snapshot) formerOwners(e *Entry) (shards []string, since catalog.Versio
 			v = catalog.Stopped // not yet: nothing is known to be newer
 		}
 		since = max(since, v)
-		if own := e.Table.Shards(); !slices.Contains(shards, m.From) && (len(own) != 1 || own[0] != m.From) {
-			shards = append(shards, m.From)
+		if len(own) != 1 || own[0] != m.From {
+			moves = append(moves, m)
 		}
 	}
-	return shards, since
+	return moves, since
 }
 
-// ranBefore asks former owners of the collection which of a retryable write's statements
+// ranBefore asks former owners of what a retryable write's statements concern which of them
 // ran there before it moved. They were drained then, so the answer stays true. The probe, a
 // delete of what cannot be there, finds every kind of write and does nothing (PROTOCOL.md
-// F13). again says that the write may be a repetition of one of before.
-func (r *Router) ranBefore(ctx context.Context, op *Op, e *Entry, n int) (ran map[int]string, again bool, err error) {
+// F13). again says that the write may be a repetition of one of before. The n statements of a
+// write to an unsharded collection need not be told.
+func (r *Router) ranBefore(ctx context.Context, op *Op, e *Entry, n int, stmts []statement) (ran map[int]string, again bool, err error) {
 	if !op.Txn.Present || op.Txn.InTxn || e == nil {
 		return nil, false, nil
 	}
-	owners, since := r.snap.Load().formerOwners(e)
-	if len(owners) == 0 || r.numbers.isNew(&op.Session, op.Txn.Number, since, r.snap.Load().Version) {
+	moves, since := r.snap.Load().earlier(e)
+	if len(moves) == 0 || r.numbers.isNew(&op.Session, op.Txn.Number, since, r.snap.Load().Version) {
 		return nil, false, nil
 	}
-	for _, shard := range owners {
-		ids, err := r.probe(ctx, op, shard, n)
+	var asked []string
+	for i := range moves {
+		from := moves[i].From
+		if slices.Contains(asked, from) || !concerns(e, &moves[i], stmts) {
+			continue
+		}
+		asked = append(asked, from)
+		ids, err := r.probe(ctx, op, from, n)
 		if err != nil {
 			return nil, true, err
 		}
@@ -97,12 +105,35 @@ func (r *Router) ranBefore(ctx context.Context, op *Op, e *Entry, n int) (ran ma
 					if ran == nil {
 						ran = map[int]string{}
 					}
-					ran[i] = shard
+					ran[i] = from
 				}
 			}
 		}
 	}
 	return ran, true, nil
+}
+
+// concerns reports whether some of the statements may have run where a movement came from: a
+// shard that is dead must not stop writes of what was never there.
+func concerns(e *Entry, m *catalog.Movement, stmts []statement) bool {
+	if m.Range == nil || !e.Sharded() {
+		return true
+	}
+	p := e.Table.Pattern()
+	for i := range stmts {
+		st := &stmts[i]
+		key := st.key
+		if st.why == "" && st.err == nil && st.doc != nil { // an insert
+			var err error
+			if key, err = p.AppendKey(nil, st.doc); err != nil {
+				return true
+			}
+		}
+		if key == nil || st.way != wayDirect || holds(p, m.Range, key) {
+			return true
+		}
+	}
+	return false
 }
 
 // probe returns which statements of the command a shard knows to have run.

@@ -76,16 +76,23 @@ func (r *Router) writeOnce(ctx context.Context, op *Op, kind writeKind, docs []b
 		}
 	}
 	defer func() { r.finish(ctx, op, s.entry) }()
-	ran, again, err := r.ranBefore(ctx, op, s.entry, n)
+	var stmts []statement
+	if s.entry.Sharded() {
+		if stmts, err = r.targetStatements(op, kind, &s, docs, n); err != nil {
+			return err
+		}
+	}
+	ran, again, err := r.ranBefore(ctx, op, s.entry, n, stmts)
 	if err != nil {
 		return err
 	}
 	if len(ran) == 0 && !s.entry.Sharded() && passable(op, kind, docs) {
 		return r.passWrite(ctx, op, &s)
 	}
-	stmts, err := r.targetStatements(op, kind, &s, docs, n)
-	if err != nil {
-		return err
+	if !s.entry.Sharded() {
+		if stmts, err = r.targetStatements(op, kind, &s, docs, n); err != nil {
+			return err
+		}
 	}
 	if again {
 		if err := r.sendBack(ctx, op, s.entry, stmts, ran); err != nil {

@@ -108,6 +108,7 @@ type aim struct {
 	way    way
 	why    target.Why // these shards; "" for an unsharded collection
 	exact  bool       // all that it can match lies in one chunk, which its shard owns
+	key    []byte     // the filter's, if it holds a whole one
 }
 
 // targetWrite finds the shards of an update or delete.
@@ -120,7 +121,7 @@ func (e *Entry) targetWrite(q bson.Raw, collated, multi, upsert bool) (aim, erro
 	case upsert && t.Key == nil && multi:
 		return aim{}, mongoerr.New(mongoerr.ShardKeyNotFound, "Failed to target upsert by query :: could not extract exact shard key")
 	case t.Key != nil && (upsert || !multi):
-		return aim{shards: e.owner(t.Key), why: t.Why, exact: t.Exact}, nil
+		return aim{shards: e.owner(t.Key), why: t.Why, exact: t.Exact, key: t.Key}, nil
 	}
 	a := aim{shards: shardList(e, &t), why: t.Why, exact: t.Exact}
 	if !multi && (upsert || t.Shards.Len() > 1) {
