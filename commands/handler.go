@@ -140,6 +140,13 @@ func (h *Handler) stays(ctx context.Context, c *server.Conn, err error) bool {
 	}
 }
 
+// cutShort reports whether a batch's reply is of a router that is shut out: it tells of the
+// statements that no shard took from it as of any that failed, and no driver would send these
+// again. As all of it is known by its numbers, the whole can be.
+func (h *Handler) cutShort(ctx context.Context, req *request) bool {
+	return req.row.Write && h.router.Evicted() && req.Reply.Has("writeErrors") && !h.stays(ctx, req.conn, nil)
+}
+
 // leaveLimit is how long it may take until a router that is shut out knows it.
 const leaveLimit = 5 * time.Second
 
@@ -194,6 +201,9 @@ var errHelp = errors.New("help")
 func (h *Handler) finish(ctx context.Context, req *request, err error, start time.Time) (bool, error) {
 	var code mongoerr.Code
 	switch {
+	case err == nil && h.cutShort(ctx, req):
+		h.counts.add(req.row, router.ErrEvicted)
+		return false, router.ErrEvicted
 	case err == nil:
 		h.router.RecoveryToken(req.Op)
 	case errors.Is(err, errHelp):

@@ -122,6 +122,18 @@ func (r *Reply) Documents() int64 {
 	return 0
 }
 
+// Has reports whether a top-level element of this name was appended.
+func (r *Reply) Has(name string) bool {
+	for rest := r.Elems[r.bodyAt+4:]; len(rest) > 0; {
+		e, size := FirstElem(rest)
+		if size == 0 || string(e.Name) == name {
+			return size != 0
+		}
+		rest = rest[size:]
+	}
+	return false
+}
+
 func batchLen(cursor Elem) (n int64) {
 	d, _ := cursor.Doc()
 	batch, ok := d.Lookup("firstBatch")

@@ -236,3 +236,15 @@ func TestRequestIDsSkipZero(t *testing.T) {
 	ids.last.Store(-1)
 	require.Equal(t, int32(1), ids.Next())
 }
+
+func TestReplyHas(t *testing.T) {
+	t.Parallel()
+	var r Reply
+	r.Begin(nil)
+	require.False(t, r.Has("n"))
+	r.Int32("n", 1)
+	r.Doc("inner", doc(t, e("writeErrors", int32(1))))
+	require.True(t, r.Has("n"))
+	require.True(t, r.Has("inner"))
+	require.False(t, r.Has("writeErrors"))
+}

@@ -32,6 +32,12 @@ func shake(t *testing.T, server, client *tls.Config) (string, error) {
 	require.NoError(t, err)
 	defer l.Close()
 	served := make(chan error, 1)
+	refused := func(err error) (string, error) {
+		if serr := <-served; serr != nil {
+			t.Log(serr)
+		}
+		return "", err
+	}
 	go func() {
 		c, err := l.Accept()
 		if err == nil {
@@ -42,13 +48,11 @@ func shake(t *testing.T, server, client *tls.Config) (string, error) {
 	}()
 	c, err := tls.Dial("tcp", l.Addr().String(), client)
 	if err != nil {
-		_ = <-served
-		return "", err
+		return refused(err)
 	}
 	defer c.Close()
 	if _, err := io.ReadFull(c, make([]byte, 1)); err != nil { // what a server refuses is seen only now
-		_ = <-served
-		return "", err
+		return refused(err)
 	}
 	return c.ConnectionState().PeerCertificates[0].Subject.CommonName, <-served
 }
