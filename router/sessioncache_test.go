@@ -22,7 +22,7 @@ func TestSessionsThatNobodyUsesAreForgotten(t *testing.T) {
 	require.Len(t, r.LocalSessions(), 1001)
 	for i := range sessionParts {
 		// However far apart the calls are: each sees to another part.
-		r.sessions.expire(begun.Add(time.Hour + time.Duration(i)*30*time.Second))
+		r.sessions.expire(begun.Add(time.Hour + time.Duration(i)*20*time.Second))
 	}
 	left := r.LocalSessions()
 	require.Len(t, left, 1)
