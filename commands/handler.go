@@ -148,7 +148,7 @@ func (h *Handler) cutShort(ctx context.Context, req *request) bool {
 }
 
 // leaveLimit is how long it may take until a router that is shut out knows it.
-const leaveLimit = 5 * time.Second
+const leaveLimit = 10 * time.Second
 
 func (h *Handler) run(ctx context.Context, cl *client, req *request) error {
 	row := h.table[string(req.Cmd.First.Name)]

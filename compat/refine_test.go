@@ -164,6 +164,7 @@ func TestBalancerCommands(t *testing.T) {
 	t.Cleanup(func() {
 		_, err := router(t, 0).Database("config").Collection("settings").UpdateOne(context.Background(), bson.D{{"_id", "balancer"}}, bson.D{{"$unset", bson.D{{"activeWindow", 1}}}})
 		require.NoError(t, err)
+		require.NoError(t, router(t, 0).Database("admin").RunCommand(context.Background(), bson.D{{"balancerStop", 1}}).Err(), "as it was")
 	})
 	admin(t, 0, bson.D{{"balancerStop", 1}})
 	require.True(t, setting().Lookup("stopped").Boolean())

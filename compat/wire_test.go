@@ -264,7 +264,7 @@ func TestErrorsLeaveTheConnectionUsable(t *testing.T) {
 	}{
 		{bson.D{{"noSuchCommand", 1}, {"$db", "admin"}}, 59, "CommandNotFound"},
 		{bson.D{{"replSetFreeze", 1}, {"$db", "admin"}}, 59, "CommandNotFound"},
-		{bson.D{{"moveChunk", db + ".c"}, {"$db", "admin"}}, 238, "NotImplemented"},
+		{bson.D{{"reshardCollection", db + ".c"}, {"$db", "admin"}}, 238, "NotImplemented"},
 		{bson.D{{"reshardCollection", db + ".c"}, {"$db", "admin"}}, 238, "NotImplemented"},
 		{bson.D{{"renameCollection", db + ".c"}, {"to", db + ".d"}, {"$db", "admin"}}, 238, "NotImplemented"},
 		{bson.D{{"compact", "c"}, {"$db", db}}, 115, "CommandNotSupported"},

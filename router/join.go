@@ -177,6 +177,9 @@ func (r *Router) untilStopped(ctx context.Context) (context.Context, context.Can
 // catalog does not deny it yet. It can do nothing for anybody then.
 func (r *Router) Evicted() bool { return r.evicted.Load() || r.refused.Load() }
 
+// Stopped is closed when the router begins to close: nobody is to come to it any more.
+func (r *Router) Stopped() <-chan struct{} { return r.stopped }
+
 // Limits of what a router that stops waits for: its last operations, its users on the
 // shards, the catalog. Each has its own, so that none takes another's.
 const (

@@ -93,6 +93,7 @@ func New(ctx context.Context, c *Config, log zerolog.Logger) (*App, error) {
 		return nil, err
 	}
 	if err := a.join(ctx, bound, ""); err != nil {
+		bound.close()
 		a.store.Close()
 		return nil, err
 	}
@@ -106,7 +107,9 @@ type listeners struct {
 }
 
 func (l *listeners) close() {
-	l.clients.Close()
+	if l.clients != nil {
+		l.clients.Close()
+	}
 	if l.probes != nil {
 		l.probes.Close()
 	}
@@ -116,20 +119,20 @@ func (l *listeners) close() {
 func listen(ctx context.Context, clients, probes string) (l listeners, err error) {
 	var lc net.ListenConfig
 	if l.clients, err = lc.Listen(ctx, "tcp", clients); err != nil {
-		return l, fmt.Errorf("listen: %w", err)
+		return listeners{}, fmt.Errorf("listen: %w", err)
 	}
 	if probes == "" {
 		return l, nil
 	}
 	if l.probes, err = lc.Listen(ctx, "tcp", probes); err != nil {
 		l.clients.Close()
-		return l, fmt.Errorf("http.listen: %w", err)
+		return listeners{}, fmt.Errorf("http.listen: %w", err)
 	}
 	return l, nil
 }
 
 // join registers a router, in the place of a former incarnation if there was one, and puts
-// its servers before it. It closes the listeners if it fails.
+// its servers before it.
 func (a *App) join(ctx context.Context, bound listeners, former string) error {
 	c := a.config
 	r, err := router.New(ctx, router.Options{
@@ -139,7 +142,6 @@ func (a *App) join(ctx context.Context, bound listeners, former string) error {
 		AllowUntestedVersions: c.Shards.AllowUntestedVersions, Failpoints: os.Getenv("SHARDGATE_TEST_FAILPOINTS"),
 	})
 	if err != nil {
-		bound.close()
 		return err
 	}
 	handler := commands.New(commands.Options{
@@ -198,6 +200,16 @@ func (a *App) serve(ctx context.Context) error {
 	}
 	var g errgroup.Group
 	g.Go(func() error {
+		// Before the router has let go of everything: who comes now would be turned away, and
+		// a driver tries only once more.
+		select {
+		case <-a.router.Stopped():
+			stopServing()
+		case <-serving.Done():
+		}
+		return nil
+	})
+	g.Go(func() error {
 		defer stopServing()
 		return a.router.Run(routing)
 	})
@@ -210,15 +222,20 @@ func (a *App) serve(ctx context.Context) error {
 }
 
 // startOver makes a new router in the place of one that was shut out, trying until the
-// catalog takes it. It reports false if ctx ends first.
+// catalog takes it. It reports false if ctx ends first. The address is bound once: clients
+// who have come meanwhile wait, as a driver tries once more and no third time.
 func (a *App) startOver(ctx context.Context) bool {
 	former := a.router.Self().Incarnation
 	probes := ""
 	if a.http != nil {
 		probes = a.http.listener.Addr().String()
 	}
+	var bound listeners
 	for {
-		bound, err := listen(ctx, a.addr.String(), probes)
+		var err error
+		if bound.clients == nil {
+			bound, err = listen(ctx, a.addr.String(), probes)
+		}
 		if err == nil {
 			err = a.join(ctx, bound, former)
 		}
@@ -231,6 +248,7 @@ func (a *App) startOver(ctx context.Context) bool {
 		case <-t.C:
 		case <-ctx.Done():
 			t.Stop()
+			bound.close()
 			return false
 		}
 	}
