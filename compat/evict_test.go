@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
 )
 
 const (
@@ -197,8 +198,13 @@ func TestStoppedRouterIsEvicted(t *testing.T) {
 	inUse(t, db)
 
 	_, update := slowUpdate(t, victim, db, "slow")
-	openCtx, open := begin(t, router(t, victim).Database(db).Collection("open"), bson.D{{"_id", 1}})
-	moveCtx, move := begin(t, router(t, victim).Database(db).Collection("moved"), bson.D{{"_id", 1}})
+	// A client of its own: commit takes these for the first transactions of their sessions.
+	own, err := mongo.Connect(options.Client().ApplyURI(shared.cluster.RouterURI(victim)))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = own.Disconnect(context.Background()) })
+
+	openCtx, open := begin(t, own.Database(db).Collection("open"), bson.D{{"_id", 1}})
+	moveCtx, move := begin(t, own.Database(db).Collection("moved"), bson.D{{"_id", 1}})
 	former := map[string]int{"open": homeOf(t, 0, db+".open"), "moved": homeOf(t, 0, db+".moved")}
 
 	v := shared.cluster.Router(victim)
@@ -260,7 +266,7 @@ func TestStoppedRouterIsEvicted(t *testing.T) {
 	require.Error(t, move.CommitTransaction(moveCtx))
 
 	use := router(t, victim).Database(db).Collection("moved")
-	_, err := use.InsertOne(opContext(t, opLimit), bson.D{{"_id", "again"}})
+	_, err = use.InsertOne(opContext(t, opLimit), bson.D{{"_id", "again"}})
 	require.NoError(t, err)
 
 	for r := range routerCount {
