@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/shardgate/shardgate/catalog"
@@ -97,7 +98,7 @@ func newEntry(c *catalog.CollectionDelta, old *Entry) (*Entry, error) {
 	switch {
 	case !c.Part:
 		e.Table, err = shardkey.NewTable(c.CollectionChunks)
-	case old == nil || old.Table == nil || old.Coll.UUID != c.UUID:
+	case old == nil || old.Table == nil || old.Coll.UUID != c.UUID && old.Coll.UUID != uuid.Nil: // it gets its own when it is made
 		err = fmt.Errorf("%w: %s is another collection", errDelta, c.NS)
 	default:
 		if e.Table, err = old.Table.Next(c.CollectionChunks); err != nil {
