@@ -71,8 +71,8 @@ or cut off from the catalog alone, it may later write to shards by what it knew,
 	return cmd
 }
 
-// takeAway removes a silent router. With users on the shards it is evicted, which needs
-// another router that lives; without, its word must be had that gave dead.
+// takeAway removes a silent router. Where shards have users, living routers evict it, as they
+// would by themselves; where they have none, a person must have said that it is dead.
 func takeAway(ctx context.Context, store catalog.Registry, name string, users, dead bool) (said string, err error) {
 	list, err := store.Routers(ctx)
 	if err != nil {
