@@ -96,6 +96,18 @@ func (r *Router) updateConfig(ctx context.Context, coll string, stmt wire.Doc, i
 // readConfigUpdate reads {q: {_id: …}, u: {$set: …, $unset: …}}.
 func readConfigUpdate(stmt wire.Doc) (*configUpdate, error) {
 	refused := notYet("an update of config but of plain fields, by $set or $unset, in a document named by its _id")
+	if err := kindOf([]byte("update")).check(stmt); err != nil {
+		return nil, err
+	}
+	it := stmt.Iter()
+	var e wire.Elem
+	for it.Next(&e) {
+		switch string(e.Name) {
+		case "q", "u", "upsert", "multi": // it is one document in any case
+		default:
+			return nil, notYet("an update of config with " + string(e.Name))
+		}
+	}
 	u := &configUpdate{upsert: isSet(stmt, "upsert")}
 	q, _ := stmt.Lookup("q")
 	filter, _ := q.Doc()
@@ -126,6 +138,9 @@ func readConfigUpdate(stmt wire.Doc) (*configUpdate, error) {
 			if name := f.Key(); name == "_id" || strings.ContainsAny(name, ".$") {
 				return nil, refused
 			}
+			if u.touches(f.Key()) {
+				return nil, mongoerr.Newf(mongoerr.ConflictingUpdateOperators, "Updating the path '%s' would create a conflict at '%s'", f.Key(), f.Key())
+			}
 			if o.Key() == "$set" {
 				u.set = append(u.set, f)
 			} else {
@@ -134,6 +149,11 @@ func readConfigUpdate(stmt wire.Doc) (*configUpdate, error) {
 		}
 	}
 	return u, nil
+}
+
+// touches reports whether the update has an operation on a field already.
+func (u *configUpdate) touches(field string) bool {
+	return slices.Contains(u.unset, field) || slices.ContainsFunc(u.set, func(s bson.RawElement) bool { return s.Key() == field })
 }
 
 // applied is a document after the update; old may be nil.
