@@ -309,20 +309,17 @@ func TestDeadRouterIsEvicted(t *testing.T) {
 
 			// A lock of it is in the way of the first, its movement in that of the second.
 			dropped := homeOf(t, 0, db+".dropped")
-			reached, release := stopAt(t, victim, step)
 			client := router(t, victim)
-
-			go func() {
-				_ = client.Database("admin").RunCommand(context.Background(), bson.D{
+			stopped := stopAt(t, victim, step)
+			stopped.begin(func() error {
+				return client.Database("admin").RunCommand(context.Background(), bson.D{
 					{"moveCollection", db + ".dropped"}, {"toShard", shardNames()[otherThan(dropped)]},
 				}).Err()
-			}()
-
-			reached()
+			})
 			slowUpdate(t, victim, db, "slow")
 			begin(t, router(t, victim).Database(db).Collection("open"), bson.D{{"_id", 1}})
 			down(t, shared.cluster.Router(victim))
-			release()
+			stopped.release()
 
 			from := time.Now()
 
@@ -401,36 +398,27 @@ func TestEvictedMoverWakes(t *testing.T) {
 			to := otherThan(home)
 			aloneOn(t, db, "c", home)
 
-			reached, release := stopAt(t, victim, step)
-			there, proceed := reached, func() {}
-			result := make(chan error, 1)
+			stopped := stopAt(t, victim, step)
+			cmd := bson.D{{"moveCollection", db + ".c"}, {"toShard", shardNames()[to]}}
+			move := func() error { return router(t, victim).Database("admin").RunCommand(context.Background(), cmd).Err() }
 
-			if step == "undo" {
-				there, proceed = stopAt(t, victim, "copy")
-			}
+			var result <-chan error
 
-			go func() {
-				cmd := bson.D{{"moveCollection", db + ".c"}, {"toShard", shardNames()[to]}}
-				if step == "undo" {
-					cmd = append(cmd, bson.E{Key: "maxTimeMS", Value: 3000})
-				}
+			switch step {
+			case "undo":
+				cmd = append(cmd, bson.E{Key: "maxTimeMS", Value: 3000})
+				first := stopAt(t, victim, "copy")
+				result = first.begin(move)
 
-				result <- router(t, victim).Database("admin").RunCommand(context.Background(), cmd).Err()
-			}()
-
-			if step == "undo" {
 				// It has no more time when it goes on.
-				there()
 				time.Sleep(4 * time.Second)
-				proceed()
-			}
-
-			if step == "clean" {
+				first.release()
+				stopped.wait()
+			case "clean":
 				// Any router may be the one that does it.
-				require.NoError(t, <-result)
-				result <- nil
-			} else {
-				reached()
+				require.NoError(t, move())
+			default:
+				result = stopped.begin(move)
 			}
 
 			require.NoError(t, v.Pause())
@@ -444,7 +432,7 @@ func TestEvictedMoverWakes(t *testing.T) {
 			}
 
 			t.Logf("moved on three times after %v", time.Since(from).Round(time.Millisecond))
-			release()
+			stopped.release()
 
 			if left := evictAfter + 2*time.Second - time.Since(from); left > 0 {
 				time.Sleep(left)
@@ -454,7 +442,11 @@ func TestEvictedMoverWakes(t *testing.T) {
 			eventually(t, recoverLimit, "it serves", func() error {
 				return router(t, victim).Database(db).Collection("c").FindOne(opContext(t, opLimit), bson.D{{"still", 0}}).Err()
 			})
-			t.Log(<-result)
+
+			if result != nil {
+				t.Log(<-result)
+			}
+
 			aloneOn(t, db, "c", settled(t, db, "c"))
 
 			w.mu.Lock()

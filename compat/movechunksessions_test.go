@@ -120,14 +120,11 @@ func TestMoveChunkTwins(t *testing.T) {
 
 	// A twin that comes while its namesake has been copied already takes the copy's place; the move notices.
 	stopped := func(do func()) error {
-		reached, release := stopAt(t, victim, "follow")
-		result := make(chan error, 1)
+		stopped := stopAt(t, victim, "follow")
+		result := stopped.begin(func() error { return moveChunk(t, victim, db+".c", &low, 1) })
 
-		go func() { result <- moveChunk(t, victim, db+".c", &low, 1) }()
-
-		reached()
 		do()
-		release()
+		stopped.release()
 
 		return <-result
 	}

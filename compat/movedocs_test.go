@@ -140,15 +140,12 @@ func TestMoveUniqueValuesShift(t *testing.T) {
 	write(docs)
 
 	home := homeOf(t, 0, db+".c")
-	reached, release := stopAt(t, victim, "follow")
-	result := make(chan error, 1)
+	stopped := stopAt(t, victim, "follow")
+	result := stopped.begin(func() error { return moveTo(t, victim, db+".c", otherThan(home)) })
 
-	go func() { result <- moveTo(t, victim, db+".c", otherThan(home)) }()
-
-	reached()
 	write(away)
 	write(back)
-	release()
+	stopped.release()
 	require.NoError(t, <-result)
 
 	cur, err := coll.Find(t.Context(), bson.D{}, options.Find().SetSort(bson.D{{"_id", 1}}))
@@ -192,12 +189,8 @@ func TestMoveLargeDocuments(t *testing.T) {
 	}
 
 	home := homeOf(t, 0, db+".c")
-	reached, release := stopAt(t, victim, "follow")
-	result := make(chan error, 1)
-
-	go func() { result <- moveTo(t, victim, db+".c", otherThan(home)) }()
-
-	reached()
+	stopped := stopAt(t, victim, "follow")
+	result := stopped.begin(func() error { return moveTo(t, victim, db+".c", otherThan(home)) })
 
 	for i := range int32(12) {
 		put(10+i, 1<<20)
@@ -208,7 +201,7 @@ func TestMoveLargeDocuments(t *testing.T) {
 	_, err := coll.DeleteOne(ctx, bson.D{{"_id", 2}})
 	require.NoError(t, err)
 	delete(want, 2)
-	release()
+	stopped.release()
 	require.NoError(t, <-result)
 
 	cur, err := coll.Find(ctx, bson.D{}, options.Find().SetBatchSize(1))

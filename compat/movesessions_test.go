@@ -208,16 +208,14 @@ func TestMoveAndTransactions(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, moveTo(t, 0, db+".other", home))
 
-	reached, release := stopAt(t, victim, "copy")
+	stopped := stopAt(t, victim, "copy")
+	moved := stopped.begin(func() error { return moveTo(t, victim, db+".c", home) })
 
-	go func() { done <- moveTo(t, victim, db+".c", home) }()
-
-	reached() // the collection is there, and empty
-
+	// The collection is there, and empty.
 	old, s2 := begin(t, other, bson.D{{"_id", 1}})
 
-	release()
-	require.NoError(t, <-done)
+	stopped.release()
+	require.NoError(t, <-moved)
 
 	err = coll.FindOne(old, bson.D{{"_id", 0}}).Err()
 	require.Equal(t, 246, code(err), "%v", err)
