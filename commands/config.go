@@ -109,7 +109,9 @@ func aggregateDatabase(ctx context.Context, req *request) error {
 		return req.h.router.OnAnyShard(ctx, req.Op)
 	case listLocalSessions, listSessions:
 		return sessionsAggregate(ctx, req, first, stages[1:])
-	case "$currentOp", "$changeStream", "$shardedDataDistribution":
+	case shardedDataDistribution:
+		return dataDistribution(ctx, req, first, stages[1:])
+	case "$currentOp", "$changeStream":
 		if req.strict() && string(first.Name) != "$changeStream" {
 			return mongoerr.Newf(mongoerr.APIStrictError, "%s is not allowed with 'apiStrict: true' in API Version 1", first.Name)
 		}

@@ -20,7 +20,7 @@ func aggregate(ctx context.Context, req *request) error {
 	if _, isName := req.Cmd.First.StrBytes(); !isName {
 		return aggregateDatabase(ctx, req)
 	}
-	if err := req.sessionStage(); err != nil {
+	if err := req.firstStageFits(); err != nil {
 		return err
 	}
 	if string(req.Cmd.DB) == configDB {

@@ -30,13 +30,20 @@ func (req *request) firstStage() wire.Elem {
 	return first
 }
 
-// sessionStage refuses a stage that lists sessions on a collection that it is not for.
-func (req *request) sessionStage() error {
-	first := req.firstStage()
-	name := string(first.Name)
-	if name != listLocalSessions && name != listSessions {
-		return nil
+// firstStageFits refuses a stage of ours on a collection that it is not for.
+func (req *request) firstStageFits() error {
+	switch first := req.firstStage(); string(first.Name) {
+	case listLocalSessions, listSessions:
+		return req.sessionStage(first)
+	case shardedDataDistribution:
+		return req.distributionStage(first)
 	}
+	return nil
+}
+
+// sessionStage refuses a stage that lists sessions on a collection that it is not for.
+func (req *request) sessionStage(first wire.Elem) error {
+	name := string(first.Name)
 	if _, err := sessionUsers(first); err != nil {
 		return err
 	}
@@ -64,7 +71,7 @@ func sessionsAggregate(ctx context.Context, req *request, first wire.Elem, rest 
 	} else if name == listSessions {
 		return mongoerr.Newf(mongoerr.InvalidNamespace, "%s may only be run against config.system.sessions", name)
 	}
-	if err := req.sessionOptions(name); err != nil {
+	if err := req.stageOptions(name); err != nil {
 		return err
 	}
 	list := req.h.router.LocalSessions()
@@ -96,8 +103,8 @@ func sessionsAggregate(ctx context.Context, req *request, first wire.Elem, rest 
 	return req.h.router.Virtual(ctx, req.Op, ns, docs, rest, nil)
 }
 
-// sessionOptions refuses what the stages do not go with.
-func (req *request) sessionOptions(name string) error {
+// stageOptions refuses what stages that the router answers itself do not go with.
+func (req *request) stageOptions(name string) error {
 	if req.strict() {
 		return mongoerr.Newf(mongoerr.APIStrictError, "%s is not allowed with 'apiStrict: true' in API Version 1", name)
 	}
@@ -108,7 +115,7 @@ func (req *request) sessionOptions(name string) error {
 	} else if _, ok := req.Lookup("cursor"); !ok {
 		return mongoerr.New(mongoerr.FailedToParse, "The 'cursor' option is required, except for aggregate with the explain argument")
 	}
-	if e, ok := req.Cmd.Arg(wire.ArgReadConcern); ok && name == listLocalSessions {
+	if e, ok := req.Cmd.Arg(wire.ArgReadConcern); ok && name != listSessions {
 		d, _ := e.Doc()
 		level, _ := d.Lookup("level")
 		if s, set := level.Str(); set && s != "local" {
