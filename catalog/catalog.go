@@ -71,12 +71,23 @@ const (
 
 // Database is a row of config.databases.
 type Database struct {
-	Name      string
-	Primary   string // shard id
-	Placement Placement
-	UUID      uuid.UUID
-	Timestamp Timestamp
-	LastMod   int32
+	Name        string
+	Primary     string // shard id
+	ClaimsShard string // see Claims; empty until the primary changes
+	Placement   Placement
+	UUID        uuid.UUID
+	Timestamp   Timestamp
+	LastMod     int32
+}
+
+// Claims is the shard that keeps the choices of single writes, by which a repeated one is
+// known. It does not change with the primary: a router that does not know of that yet must
+// find them all the same.
+func (d *Database) Claims() string {
+	if d.ClaimsShard != "" {
+		return d.ClaimsShard
+	}
+	return d.Primary
 }
 
 // Kind tells sharded collections, unsharded ones and views apart.

@@ -33,7 +33,7 @@ func TestEnvelope(t *testing.T) {
 		{"ok", "d", ping, nil, 0},
 		{"unknown", "d", []bson.E{e("frobnicate", int32(1))}, nil, 59},
 		{"other case", "d", []bson.E{e("PING", int32(1))}, nil, 59},
-		{"not yet", "admin", []bson.E{e("movePrimary", "d.c")}, nil, 238},
+		{"not yet", "admin", []bson.E{e("removeShard", "s")}, nil, 238},
 		{"refused", "d", []bson.E{e("compact", "c")}, nil, 115},
 		{"given twice", "d", ping, []bson.E{lsid, lsid}, 40413},
 		{"admin only", "d", []bson.E{e("listShards", int32(1))}, nil, 13},

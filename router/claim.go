@@ -57,10 +57,16 @@ func claimID(op *Op, w *single) bson.D {
 	}
 }
 
-// claim notes a choice on the database's primary shard and returns the one to act on:
+// claimsShard is where the claims of a collection's database are.
+func (r *Router) claimsShard(e *Entry) string {
+	d := r.snap.Load().Databases[dbOf(e.Coll.NS)]
+	return d.Claims()
+}
+
+// claim notes a choice on the shard that keeps them and returns the one to act on:
 // this one, or an earlier one for the same or a later attempt.
 func (r *Router) claim(ctx context.Context, op *Op, w *single, c choice) (choice, error) {
-	shard := r.snap.Load().Databases[dbOf(w.entry.Coll.NS)].Primary
+	shard := r.claimsShard(w.entry)
 	if err := r.prepareInternal(ctx, shard); err != nil {
 		return c, err
 	}

@@ -15,7 +15,7 @@ import (
 )
 
 // MoveCollection moves an unsharded collection to another shard while it is in use
-// (docs/movement.md). Where it is already, it is pinned there.
+// (docs/movement.md), and pins it there.
 func (r *Router) MoveCollection(ctx context.Context, ns, to string) error {
 	return r.withLock(ctx, ns, "moveCollection", func(l catalog.Lock) error {
 		s := r.snap.Load()
@@ -23,24 +23,33 @@ func (r *Router) MoveCollection(ctx context.Context, ns, to string) error {
 		if err := movable(s, e, ns, to); err != nil {
 			return err
 		}
-		if e.Home() == to {
-			if e.Coll.Pinned {
-				return nil
-			}
-			row := *e.Coll
-			row.Pinned = true
-			return r.apply(ctx, catalog.Change{Locks: []catalog.Lock{l}, Rows: []catalog.Collection{row}})
-		}
-		if err := unsuited(e); err != nil {
+		if err := r.moveWhole(ctx, l, e, to); err != nil {
 			return err
 		}
-		if err := r.clearLeft(ctx, l, ns); err != nil {
-			return err
+		e = r.snap.Load().Entries[ns]
+		if e == nil || e.Home() != to || e.Coll.Pinned {
+			return nil
 		}
-		m := r.newMover(l, e, e.Home(), to, nil)
-		m.facts.Known = true // no router goes there before the switch
-		return m.begin(ctx)
+		row := *e.Coll
+		row.Pinned = true
+		return r.apply(context.WithoutCancel(ctx), catalog.Change{Locks: []catalog.Lock{l}, Rows: []catalog.Collection{row}})
 	})
+}
+
+// moveWhole moves an unsharded collection to a shard, if it is not there.
+func (r *Router) moveWhole(ctx context.Context, l catalog.Lock, e *Entry, to string) error {
+	if e.Home() == to {
+		return nil
+	}
+	if err := unsuited(e); err != nil {
+		return err
+	}
+	if err := r.clearLeft(ctx, l, e.Coll.NS); err != nil {
+		return err
+	}
+	m := r.newMover(l, e, e.Home(), to, nil)
+	m.facts.Known = true // no router goes there before the switch
+	return m.begin(ctx)
 }
 
 // newMover is for a movement that is to begin.

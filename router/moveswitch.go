@@ -134,7 +134,7 @@ func (m *mover) switchOver(ctx context.Context) error {
 		return mongoerr.Newf(mongoerr.NamespaceNotFound, "%s is gone", m.row.NS)
 	}
 	row := *e.Coll
-	row.State, row.Pinned, row.LastMod = catalog.StateHeld, m.row.Range == nil, time.Now()
+	row.State, row.LastMod = catalog.StateHeld, time.Now()
 	edit, err := m.newChunks(e, at)
 	if err != nil {
 		return err

@@ -212,7 +212,7 @@ func (a *aim) mayBeClaimed() bool {
 
 // isClaimed reports whether a choice has been noted for a statement.
 func (r *Router) isClaimed(ctx context.Context, op *Op, e *Entry, stmt int32) (bool, error) {
-	shard := r.snap.Load().Databases[dbOf(e.Coll.NS)].Primary
+	shard := r.claimsShard(e)
 	doc, err := r.noted(ctx, op, shard, claimID(op, &single{entry: e, stmt: stmt}))
 	return len(doc) > 0, err
 }

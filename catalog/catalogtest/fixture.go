@@ -83,7 +83,7 @@ func shard(id string) catalog.Shard {
 
 func database(name, primary string) catalog.Database {
 	return catalog.Database{
-		Name: name, Primary: primary, Placement: catalog.PlacementSpread,
+		Name: name, Primary: primary, ClaimsShard: "s9", Placement: catalog.PlacementSpread,
 		UUID: uuid.NewSHA1(uuid.Nil, []byte(name)), Timestamp: 7<<32 | 1, LastMod: 1,
 	}
 }

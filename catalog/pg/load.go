@@ -80,7 +80,7 @@ func queueLoad(b *pgx.Batch, d *catalog.Delta, after catalog.Version) {
 	queueRows(b, &d.Shards, scanShard, `SELECT id, host, weight, draining, tags, topology_time,
 		server_version, capabilities, added FROM shardgate.shards WHERE version > $1 ORDER BY id`, after)
 	queueRows(b, &d.Databases, scanDatabase, `SELECT name, primary_shard, placement, uuid, cluster_time,
-		last_mod FROM shardgate.databases WHERE version > $1 ORDER BY name`, after)
+		last_mod, claims_shard FROM shardgate.databases WHERE version > $1 ORDER BY name`, after)
 	queueRows(b, &d.Collections, scanCollection, `SELECT ns, uuid, kind, state, shard_key, is_unique,
 		options, default_collation, pinned, move_group, epoch, cluster_time, last_mod, no_balance,
 		migrations, version, layout <= $1 FROM shardgate.collections WHERE version > $1 ORDER BY ns`, after)
@@ -169,7 +169,7 @@ func scanMovement(r pgx.Rows, v *catalog.Movement) error {
 
 func scanDatabase(r pgx.Rows, v *catalog.Database) error {
 	var ts int64
-	err := r.Scan(&v.Name, &v.Primary, &v.Placement, &v.UUID, &ts, &v.LastMod)
+	err := r.Scan(&v.Name, &v.Primary, &v.Placement, &v.UUID, &ts, &v.LastMod, &v.ClaimsShard)
 	v.Timestamp = catalog.Timestamp(ts)
 	return err
 }

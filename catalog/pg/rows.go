@@ -54,12 +54,12 @@ func queueDatabases(b *pgx.Batch, dbs []catalog.Database, v catalog.Version) {
 	for i := range dbs {
 		d := &dbs[i]
 		b.Queue(`INSERT INTO shardgate.databases (name, primary_shard, placement, uuid, cluster_time,
-				last_mod, version)
-			VALUES ($1, $2, $3, $4, $5, $6, $7)
+				last_mod, version, claims_shard)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
 			ON CONFLICT (name) DO UPDATE SET primary_shard = excluded.primary_shard,
 				placement = excluded.placement, uuid = excluded.uuid, cluster_time = excluded.cluster_time,
-				last_mod = excluded.last_mod, version = excluded.version`,
-			d.Name, d.Primary, d.Placement, d.UUID, int64(d.Timestamp), d.LastMod, v)
+				last_mod = excluded.last_mod, version = excluded.version, claims_shard = excluded.claims_shard`,
+			d.Name, d.Primary, d.Placement, d.UUID, int64(d.Timestamp), d.LastMod, v, d.ClaimsShard)
 		queueRevive(b, goneDatabase, d.Name)
 	}
 }
