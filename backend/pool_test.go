@@ -343,3 +343,24 @@ func TestPoolDialThatFailsGivesItsPlaceUp(t *testing.T) {
 	f.mute.Store(false)
 	p.put(p.mustGet(t), false)
 }
+
+// Many who find no connection do not all open one at once.
+func TestPoolFewHandshakesAtOnce(t *testing.T) {
+	t.Parallel()
+	f := newMember(t)
+	f.mute.Store(true)
+	p := poolOf(t, f, Config{MaxConns: 50, MaxConnecting: 3})
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	for range 40 {
+		wg.Go(func() {
+			_, err := p.get(ctx, time.Time{})
+			require.Error(t, err)
+		})
+	}
+	require.Eventually(t, func() bool { return f.accepts.Load() == 3 && len(p.connecting) == 3 }, patience, time.Millisecond)
+	require.Never(t, func() bool { return f.accepts.Load() > 3 }, 100*time.Millisecond, 10*time.Millisecond)
+	cancel()
+	wg.Wait()
+	p.requireSize(t, 0, 0)
+}

@@ -68,7 +68,9 @@ func (req *request) maxTime() error {
 func anonymousUID() [32]byte { return sha256.Sum256(nil) }
 
 func (req *request) session(cl *client) error {
-	req.Session.UID = req.h.anonymous
+	if !req.Relayed {
+		req.Session.UID = req.h.anonymous
+	}
 	e, ok := req.Cmd.Arg(wire.ArgLSID)
 	if !ok {
 		req.Session.ID, req.Session.Implicit = cl.session, true

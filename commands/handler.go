@@ -10,6 +10,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/shardgate/shardgate/router"
+	"github.com/shardgate/shardgate/router/relay"
 	"github.com/shardgate/shardgate/wire"
 	"github.com/shardgate/shardgate/wire/mongoerr"
 	"github.com/shardgate/shardgate/wire/server"
@@ -61,6 +62,7 @@ type client struct {
 	session router.UUID // for operations that bring none of their own
 	op      router.Op   // of the command under way; reused
 	cmd     wire.Command
+	door    relay.Door // open if the client is another router
 }
 
 func (h *Handler) client(c *server.Conn) *client {

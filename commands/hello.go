@@ -7,6 +7,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/shardgate/shardgate/router"
 	"github.com/shardgate/shardgate/wire"
 	"github.com/shardgate/shardgate/wire/mongoerr"
 )
@@ -23,6 +24,10 @@ const (
 // changes but that the router stops.
 func hello(ctx context.Context, req *request) error {
 	wait, err := helloWait(req)
+	if err != nil {
+		return err
+	}
+	balanced, err := behindBalancer(req)
 	if err != nil {
 		return err
 	}
@@ -61,8 +66,27 @@ func hello(ctx context.Context, req *request) error {
 	r.Int32("minWireVersion", minWireVersion)
 	r.Int32("maxWireVersion", maxWireVersion)
 	appendCompression(req)
+	if balanced {
+		r.Elems = bsoncore.AppendObjectIDElement(r.Elems, "serviceId", req.h.process)
+	}
 	r.OK()
 	return nil
+}
+
+// behindBalancer reports whether a client says that it comes through a balancer of
+// connections. It is told which of the routers it has come to, and keeps what it begins on
+// the connection (CASES.md A6).
+func behindBalancer(req *request) (bool, error) {
+	e, ok := req.Lookup("loadBalanced")
+	if !ok {
+		return false, nil
+	}
+	on, ok := e.Bool()
+	if !ok {
+		return false, mongoerr.Newf(mongoerr.TypeMismatch, "BSON field '%s.loadBalanced' is the wrong type '%s', expected types '[bool, int, long, double, decimal]'",
+			req.Cmd.First.Name, router.TypeName(e.Type))
+	}
+	return on, nil
 }
 
 // appendCompression names those of the client's compressors that this router has, in the

@@ -3,6 +3,8 @@ package commands
 import (
 	"context"
 	"sync/atomic"
+
+	"github.com/shardgate/shardgate/router/relay"
 )
 
 // Command is a row of the table.
@@ -151,6 +153,7 @@ func sessions() []Command {
 
 func diagnostics() []Command {
 	return []Command{
+		{Name: relay.Command, Help: "Carries getMore and killCursors to the router that has the cursor. For routers alone.", AdminOnly: true, EndsWithClient: true, run: relayed},
 		{Name: "buildInfo", Aliases: []string{"buildinfo"}, Help: "Says which version this is.", Anonymous: true, OpQuery: true, run: buildInfo},
 		{Name: "connectionStatus", Help: "Says who is logged in.", Anonymous: true, run: connectionStatus},
 		{Name: "dbStats", Aliases: []string{"dbstats"}, Help: "Adds up what all shards hold of a database.", run: dbStats},

@@ -17,7 +17,7 @@ func TestTableRows(t *testing.T) {
 	for i := range table {
 		c := &table[i]
 		for _, name := range append([]string{c.Name}, c.Aliases...) {
-			require.Regexp(t, "^[A-Za-z][A-Za-z0-9]+$", name)
+			require.Regexp(t, "^_?[A-Za-z][A-Za-z0-9]+$", name)
 			require.False(t, seen[name], "%s is there twice", name)
 			seen[name] = true
 		}

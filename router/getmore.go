@@ -3,6 +3,7 @@ package router
 import (
 	"context"
 	"encoding/binary"
+	"maps"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
@@ -12,13 +13,17 @@ import (
 	"github.com/shardgate/shardgate/wire/mongoerr"
 )
 
-// GetMore runs getMore on one of this router's cursors.
+// GetMore runs getMore on one of this router's cursors, or has the router do it that has
+// the cursor.
 func (r *Router) GetMore(ctx context.Context, op *Op) error {
 	q, err := readGetMore(op)
 	if err != nil {
 		return err
 	}
 	c, err := r.cursors.checkOut(q.id)
+	if mongoerr.CodeOf(err) == mongoerr.CursorNotFound && r.home(op, q.id) != 0 {
+		return r.moreElsewhere(ctx, op, q.id)
+	}
 	if err != nil {
 		return err
 	}
@@ -141,23 +146,38 @@ func (r *Router) passGetMore(ctx context.Context, op *Op, c *Cursor) (done bool,
 	return false, nil
 }
 
-// KillCursors runs killCursors on this router's cursors.
+// KillCursors runs killCursors on this router's cursors, and has others do so on theirs.
 func (r *Router) KillCursors(ctx context.Context, op *Op) error {
 	ids, err := readKillCursors(op)
 	if err != nil {
 		return err
 	}
-	killed, missing := bsoncore.NewArrayBuilder(), bsoncore.NewArrayBuilder()
+	gone := map[int64]bool{}
+	byHome := map[int][]int64{}
 	for _, id := range ids {
 		c, busy := r.cursors.remove(id)
 		if c == nil {
-			missing.AppendInt64(id)
+			if home := r.home(op, id); home != 0 {
+				byHome[home] = append(byHome[home], id)
+			}
 			continue
 		}
 		if !busy {
 			r.killShardCursors(ctx, c)
 		}
-		killed.AppendInt64(id)
+		gone[id] = true
+	}
+	if len(byHome) > 0 {
+		maps.Copy(gone, r.killElsewhere(ctx, op, byHome))
+	}
+	killed, missing := bsoncore.NewArrayBuilder(), bsoncore.NewArrayBuilder()
+	for _, id := range ids {
+		if gone[id] {
+			killed.AppendInt64(id)
+			delete(gone, id) // named twice: it was there once
+		} else {
+			missing.AppendInt64(id)
+		}
 	}
 	op.Reply.Elems = bsoncore.AppendArrayElement(op.Reply.Elems, "cursorsKilled", killed.Build())
 	op.Reply.Elems = bsoncore.AppendArrayElement(op.Reply.Elems, "cursorsNotFound", missing.Build())

@@ -199,6 +199,9 @@ func (r *Router) Close(ctx context.Context) {
 		r.awaitIdle(ctx)
 	}
 	close(r.stopped)
+	if r.peers != nil {
+		r.peers.Close()
+	}
 	r.leaveShards(ctx)
 	r.wg.Wait()
 	if r.evicted.Load() {

@@ -53,6 +53,7 @@ type Op struct {
 	PrefRaw  wire.Elem    // the client's $readPreference, absent for primary
 	Drop     wire.Generic // arguments not for shards, beside those always replaced
 	Write    bool         // the command writes: collectionUUID is sent, API arguments are not
+	Relayed  bool         // it came through another router, which says in Session.UID who the client is
 
 	movedAt uint64  // the cluster time since which the collection is on its shard, 0: it has not moved
 	view    string  // namespace of the view for which an aggregate stands

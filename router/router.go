@@ -3,6 +3,7 @@ package router
 import (
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"errors"
 	"sync"
 	"sync/atomic"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/shardgate/shardgate/backend"
 	"github.com/shardgate/shardgate/catalog"
+	"github.com/shardgate/shardgate/router/relay"
 )
 
 // Options are the settings of a Router.
@@ -37,6 +39,8 @@ type Options struct {
 	Failpoints string // folder of files that stop this router at a step, for tests
 
 	AllowUntestedVersions bool // addShard takes shards that are not MongoDB 6.0
+
+	PeerTLS func() *tls.Config // for connections to other routers; nil: plain
 }
 
 // WithDefaults fills in what is zero.
@@ -72,6 +76,9 @@ type Router struct {
 	sessions sessionCache
 	txns     txnTable
 	numbers  numberTable
+	others   others
+	peers    *relay.Peers
+	secret   relay.Secret // by which routers know each other
 	prepared sync.Map     // ids of shards on which InternalDB is ready
 	spills   atomic.Int64 // temporary collections made
 
@@ -154,6 +161,8 @@ func (r *Router) load(ctx context.Context) error {
 		return err
 	}
 	r.Clock.setKey(key)
+	r.secret = relay.NewSecret(key)
+	r.peers = relay.New(relay.Options{Secret: r.secret, TLS: r.opts.PeerTLS})
 	return nil
 }
 
@@ -242,6 +251,9 @@ func (r *Router) Shard(id string) *backend.Shard { return (*r.shards.Load())[id]
 
 // Shards returns all shards by id. The map must not be changed.
 func (r *Router) Shards() map[string]*backend.Shard { return *r.shards.Load() }
+
+// RelaySecret is that by which routers of this cluster know each other.
+func (r *Router) RelaySecret() *relay.Secret { return &r.secret }
 
 // CatalogDown reports whether the catalog could not be reached lately.
 func (r *Router) CatalogDown() bool { return r.down.Load() }

@@ -325,6 +325,7 @@ func (r *Router) prune(ctx context.Context) {
 	for _, b := range r.Shards() {
 		b.Prune()
 	}
+	r.peers.Prune()
 	r.cursors.expire(func(c *Cursor) { r.killShardCursors(ctx, c) })
 	r.txns.expire()
 }

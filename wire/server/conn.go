@@ -53,6 +53,16 @@ func (c *Conn) Remote() string { return c.nc.RemoteAddr().String() }
 // Local returns the address the client came to.
 func (c *Conn) Local() string { return c.nc.LocalAddr().String() }
 
+// TLS returns the state of the connection's encryption, nil for none.
+func (c *Conn) TLS() *tls.ConnectionState {
+	t, is := c.nc.(*tls.Conn)
+	if !is {
+		return nil
+	}
+	state := t.ConnectionState()
+	return &state
+}
+
 // Buffers returns the pool that replies and shard messages borrow from.
 func (c *Conn) Buffers() *wire.Buffers { return &c.server.buffers }
 

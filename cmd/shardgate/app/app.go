@@ -140,6 +140,7 @@ func (a *App) join(ctx context.Context, bound listeners, former string) error {
 		HoldLimit: c.DDL.HoldLimit, BarrierTimeout: c.DDL.BarrierTimeout, LockTimeout: c.DDL.LockTimeout,
 		CursorTimeout: c.Cursors.Timeout, EvictAfter: c.Routers.EvictAfter, OrphanDelay: c.Moves.OrphanCleanupDelay,
 		AllowUntestedVersions: c.Shards.AllowUntestedVersions, Failpoints: os.Getenv("SHARDGATE_TEST_FAILPOINTS"),
+		PeerTLS: peerTLS(a.clientTLS),
 	})
 	if err != nil {
 		return err

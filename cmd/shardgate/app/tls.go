@@ -68,6 +68,23 @@ func serverTLS(c *TLSConfig, log zerolog.Logger) (*tls.Config, error) {
 	}, nil
 }
 
+// peerTLS returns how this router connects to others, which listen as it does; nil if
+// without TLS. It shows the listener's certificate, as they may want one, and does not look
+// at theirs: the two prove to each other, for this very connection, that they know the
+// cluster's key.
+func peerTLS(listener *tls.Config) func() *tls.Config {
+	if listener == nil {
+		return nil
+	}
+	return func() *tls.Config {
+		c := &tls.Config{MinVersion: listener.MinVersion, InsecureSkipVerify: true}
+		if now, err := listener.GetConfigForClient(nil); err == nil {
+			c.Certificates = now.Certificates
+		}
+		return c
+	}
+}
+
 // current is the configuration for a connection that begins.
 func (f *tlsFiles) current() *tls.Config {
 	f.mu.Lock()
