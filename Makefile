@@ -10,6 +10,8 @@ GO       ?= go
 FUZZTIME ?= 5s
 # Arguments for `make run`, for example ARGS="--routers 2 --data ./dev-data".
 ARGS     ?=
+# Arguments for `make bench`.
+BENCH    ?=
 
 BIN      := bin/shardgate
 RACE_BIN := bin/shardgate-race
@@ -21,7 +23,7 @@ tool = $$($(BIN) dev fetch $(1) | cut -d' ' -f2-)
 # A heading before each stage of `make test`.
 say = @printf '\n\033[1m== %s\033[0m\n' $(1)
 
-.PHONY: run build test fetch lint lint-text fmt gen check-gen unit compat fuzz bench clean help FORCE
+.PHONY: run build test fetch lint lint-text fmt gen check-gen unit compat fuzz gate bench microbench clean help FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,7 +42,7 @@ $(RACE_BIN): FORCE
 
 FORCE:
 
-test: fetch lint check-gen unit compat fuzz ## everything CI runs
+test: fetch lint check-gen unit gate compat fuzz ## everything CI runs
 	$(call say,"all passed")
 
 fetch: $(BIN)
@@ -94,7 +96,17 @@ fuzz: ## each fuzzer for FUZZTIME
 		done; \
 	done
 
-bench: ## all benchmarks, with allocations
+# Ratios and counts, never times: a busy machine changes neither much.
+gate: $(BIN) ## what a point operation allocates, and its processor time against a TCP relay's, have limits
+	$(call say,"gate")
+	@$(GO) test -count=1 -run Allocat ./router ./router/target ./wire ./catalog/shardkey
+	@$(GO) run ./compat/bench -gate
+
+# BENCH="-long -json bench.json" takes ten minutes; `go run ./compat/bench -help` lists the rest.
+bench: $(BIN) ## shardgate beside a direct connection, a TCP relay and HAProxy, in a minute
+	@$(GO) run ./compat/bench $(BENCH)
+
+microbench: ## all Go benchmarks, with allocations
 	@$(GO) test -run '^$$' -bench . -benchmem ./...
 
 clean: ## remove what was built; the cache folder is left alone

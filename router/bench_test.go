@@ -15,90 +15,22 @@ import (
 	"github.com/shardgate/shardgate/catalog"
 	"github.com/shardgate/shardgate/catalog/mem"
 	"github.com/shardgate/shardgate/catalog/shardkey"
+	"github.com/shardgate/shardgate/cmd/shardgate/dev/nullshard"
 	"github.com/shardgate/shardgate/wire"
 )
 
 // nullShard answers every command at once: the router alone is measured (PERF.md,
-// "CPU per operation against a backend that answers at once"). It speaks just enough
-// of hello for the driver's monitor.
+// "CPU per operation against a backend that answers at once").
 func nullShard(tb testing.TB) string {
 	tb.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(tb, err)
 	tb.Cleanup(func() { l.Close() })
 	addr := l.Addr().String()
-	hello, err := bson.Marshal(bson.D{
-		{Key: "isWritablePrimary", Value: true},
-		{Key: "ismaster", Value: true},
-		{Key: "helloOk", Value: true},
-		{Key: "setName", Value: "null"},
-		{Key: "setVersion", Value: int32(1)},
-		{Key: "hosts", Value: bson.A{addr}},
-		{Key: "me", Value: addr},
-		{Key: "primary", Value: addr},
-		{Key: "secondary", Value: false},
-		{Key: "maxBsonObjectSize", Value: int32(16777216)},
-		{Key: "maxMessageSizeBytes", Value: int32(48000000)},
-		{Key: "maxWriteBatchSize", Value: int32(100000)},
-		{Key: "logicalSessionTimeoutMinutes", Value: int32(30)},
-		{Key: "minWireVersion", Value: int32(0)},
-		{Key: "maxWireVersion", Value: int32(17)},
-		{Key: "ok", Value: 1.0},
-	})
+	s, err := nullshard.New("null", addr)
 	require.NoError(tb, err)
-	find, err := bson.Marshal(bson.D{
-		{Key: "cursor", Value: bson.D{
-			{Key: "firstBatch", Value: bson.A{bson.D{{Key: "_id", Value: int32(5)}, {Key: "name", Value: "a document of some size"}}}},
-			{Key: "id", Value: int64(0)},
-			{Key: "ns", Value: "bench.c"},
-		}},
-		{Key: "ok", Value: 1.0},
-		{Key: "$clusterTime", Value: bson.D{
-			{Key: "clusterTime", Value: bson.Timestamp{T: 1700000000, I: 1}},
-			{Key: "signature", Value: bson.D{{Key: "hash", Value: make([]byte, 20)}, {Key: "keyId", Value: int64(0)}}},
-		}},
-		{Key: "operationTime", Value: bson.Timestamp{T: 1700000000, I: 1}},
-	})
-	require.NoError(tb, err)
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go nullConn(c, hello, find)
-		}
-	}()
+	go s.Serve(l)
 	return addr
-}
-
-func nullConn(c net.Conn, hello, find []byte) {
-	defer c.Close()
-	var pool wire.Buffers
-	in := wire.NewReader(c, &pool)
-	for {
-		b, err := in.Next(wire.MaxMessageLen)
-		if err != nil {
-			return
-		}
-		h := wire.ParseHeader(b)
-		var out []byte
-		if h.OpCode == wire.OpQuery {
-			out = wire.AppendReplyStart(nil, 1, h.RequestID, 0)
-			out = append(out, hello...)
-		} else {
-			body := find
-			if e, ok := wire.Doc(b[wire.MsgBodyAt:]).First(); ok && string(e.Name) != "find" {
-				body = hello
-			}
-			out = wire.AppendMsgStart(nil, 1, h.RequestID, 0)
-			out = append(out, body...)
-		}
-		wire.SetLength(out)
-		if _, err := c.Write(out); err != nil {
-			return
-		}
-	}
 }
 
 // benchRouter is a router over one null shard with a hashed collection bench.c.
@@ -156,32 +88,43 @@ func findMessage(tb testing.TB) []byte {
 // BenchmarkPointFind is the whole way of a point find through the router: parse,
 // route, gate, patch, round trip to a null shard, adopt the reply.
 func BenchmarkPointFind(b *testing.B) {
-	r := benchRouter(b, 10_000)
+	f := finder{r: benchRouter(b, 10_000)}
 	msg := findMessage(b)
-	ctx := context.Background()
-	var pool wire.Buffers
-	var m wire.Msg
-	var cmd wire.Command
-	var op Op
-	var reply wire.Reply
 	b.ReportAllocs()
 	for b.Loop() {
-		buf := pool.Get(4096)
-		reply.Begin(*buf)
-		if err := wire.ParseMsg(msg, &m); err != nil {
+		if err := f.find(context.Background(), msg); err != nil {
 			b.Fatal(err)
 		}
-		if err := cmd.Parse(m.Body); err != nil {
-			b.Fatal(err)
-		}
-		op = Op{Msg: &m, Cmd: &cmd, Reply: &reply, Buffers: &pool}
-		if err := r.Find(ctx, &op); err != nil {
-			b.Fatal(err)
-		}
-		reply.Finish(1, m.RequestID, 0, r.Clock.Signed())
-		*buf = reply.Elems
-		pool.Put(buf)
 	}
+}
+
+// finder does all of a point find, with what a connection keeps between commands.
+type finder struct {
+	r     *Router
+	pool  wire.Buffers
+	m     wire.Msg
+	cmd   wire.Command
+	op    Op
+	reply wire.Reply
+}
+
+func (f *finder) find(ctx context.Context, msg []byte) error {
+	buf := f.pool.Get(4096)
+	f.reply.Begin(*buf)
+	if err := wire.ParseMsg(msg, &f.m); err != nil {
+		return err
+	}
+	if err := f.cmd.Parse(f.m.Body); err != nil {
+		return err
+	}
+	f.op = Op{Msg: &f.m, Cmd: &f.cmd, Reply: &f.reply, Buffers: &f.pool, Trace: f.op.Trace.Cleared()}
+	if err := f.r.Find(ctx, &f.op); err != nil {
+		return err
+	}
+	f.reply.Finish(1, f.m.RequestID, 0, f.r.Clock.Signed())
+	*buf = f.reply.Elems
+	f.pool.Put(buf)
+	return nil
 }
 
 // TestPointFindPlanAllocatesNothing keeps the point operations' way free of garbage.

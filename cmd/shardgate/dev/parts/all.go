@@ -32,6 +32,7 @@ func allParts() []part {
 		{"pymongo-suite", (*Finder).PyMongoSuite},
 		{"golangci-lint", (*Finder).GolangciLint},
 		{"gofumpt", (*Finder).Gofumpt},
+		{"haproxy", (*Finder).HAProxy},
 	}
 }
 
