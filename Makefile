@@ -23,7 +23,7 @@ tool = $$($(BIN) dev fetch $(1) | cut -d' ' -f2-)
 # A heading before each stage of `make test`.
 say = @printf '\n\033[1m== %s\033[0m\n' $(1)
 
-.PHONY: run build test fetch lint lint-text fmt gen check-gen unit compat fuzz gate bench microbench clean help FORCE
+.PHONY: run build test fetch lint lint-text fmt gen check-gen unit compat chaos fuzz gate bench microbench clean help FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -84,6 +84,13 @@ unit: $(RACE_BIN)
 compat: $(RACE_BIN) ## the same calls to shardgate and to a real mongod, and real clients
 	$(call say,"compat")
 	@SHARDGATE_BINARY="$(CURDIR)/$(RACE_BIN)" $(TESTED) -count=1 -timeout 60m ./compat/...
+
+# Everything that dies, stops or moves, with every fault at every step; each test prints its seed.
+CHAOS ?= Fault|Dies?|Evict|Failover|Sleeps|UnderLoad|Stop|Killed|Restart|Unowned
+
+chaos: $(RACE_BIN) ## the long form of the fault tests (an hour; CHAOS=a pattern of tests, COMPAT_SEED=a seed)
+	$(call say,"chaos")
+	@COMPAT_CHAOS=1 SHARDGATE_BINARY="$(CURDIR)/$(RACE_BIN)" $(TESTED) -v -count=1 -timeout 3h -run '$(CHAOS)' ./compat/...
 
 fuzz: ## each fuzzer for FUZZTIME
 	$(call say,"fuzz $(FUZZTIME) each")

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"golang.org/x/time/rate"
 
 	"github.com/shardgate/shardgate/catalog"
 	"github.com/shardgate/shardgate/wire"
@@ -220,6 +221,9 @@ func (c *copier) insertAll(ctx context.Context, batch []byte) error {
 		if len(docs) == 0 {
 			return nil
 		}
+		if err := c.m.r.throttle(ctx, size); err != nil {
+			return err
+		}
 		err := c.to.inTxn(ctx, func(run txnRun) error { return c.insert(run, docs) })
 		if mongoerr.CodeOf(err) == mongoerr.DuplicateKey {
 			// Some are there by the change stream, or meet an older state of others.
@@ -245,16 +249,40 @@ func (c *copier) insertAll(ctx context.Context, batch []byte) error {
 			batch = batch[n:]
 			continue
 		}
-		if size += len(e.Value); size > copyBytes {
+		if size+len(e.Value) > copyBytes {
 			if err := flush(); err != nil {
 				return err
 			}
-			size = len(e.Value)
 		}
+		size += len(e.Value)
 		docs = append(docs, bson.Raw(e.Value))
 		batch = batch[n:]
 	}
 	return flush()
+}
+
+// newCopyRate is a limit of bytes a second; 0: none. At least one batch passes at once.
+func newCopyRate(perSecond int64) *rate.Limiter {
+	limit := rate.Inf
+	if perSecond > 0 {
+		limit = rate.Limit(perSecond)
+	}
+	return rate.NewLimiter(limit, wire.MaxDocumentLen+1<<20)
+}
+
+// throttle waits until movements may copy so many bytes more.
+func (r *Router) throttle(ctx context.Context, n int) error {
+	for n > 0 {
+		part := min(n, r.copyRate.Burst())
+		if err := r.copyRate.WaitN(ctx, part); err != nil {
+			if ctx.Err() == nil { // there will not be time enough
+				err = mongoerr.Wrap(mongoerr.MaxTimeMSExpired, err, "moves.copyRate bounds the copy")
+			}
+			return err
+		}
+		n -= part
+	}
+	return nil
 }
 
 // follow brings everything up to date that has changed up to a time.

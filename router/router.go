@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/rs/zerolog"
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"golang.org/x/time/rate"
 
 	"github.com/shardgate/shardgate/backend"
 	"github.com/shardgate/shardgate/catalog"
@@ -33,6 +34,7 @@ type Options struct {
 	CursorTimeout  time.Duration // idle cursors are closed after this
 	EvictAfter     time.Duration // a router that says nothing for so long is shut out
 	OrphanDelay    time.Duration // a moved collection's former copy is kept for cursors so long
+	CopyRate       int64         // bytes a second that movements copy on this router; 0: no limit
 
 	Former string // incarnation of an evicted router in whose place this one comes
 
@@ -78,9 +80,10 @@ type Router struct {
 	numbers  numberTable
 	others   others
 	peers    *relay.Peers
-	secret   relay.Secret // by which routers know each other
-	prepared sync.Map     // ids of shards on which InternalDB is ready
-	spills   atomic.Int64 // temporary collections made
+	secret   relay.Secret  // by which routers know each other
+	copyRate *rate.Limiter // bytes
+	prepared sync.Map      // ids of shards on which InternalDB is ready
+	spills   atomic.Int64  // temporary collections made
 
 	reload  hint // load the catalog now
 	drained hint // an operation of a retired entry has ended
@@ -123,7 +126,7 @@ func New(ctx context.Context, opts Options) (*Router, error) {
 	r := &Router{
 		opts: opts, store: opts.Store, log: opts.Log,
 		Clock: NewClock(nil), reload: newHint(), drained: newHint(), users: map[string]string{}, former: map[catalog.ShardUser]bool{}, stopped: make(chan struct{}), ending: make(chan struct{}),
-		syncMu: make(mutex, 1),
+		syncMu: make(mutex, 1), copyRate: newCopyRate(opts.CopyRate),
 	}
 	r.wg.panicked = r.panicked
 	r.ticked.init()

@@ -139,6 +139,7 @@ func (a *App) join(ctx context.Context, bound listeners, former string) error {
 		Store: a.store, Name: c.Advertise, Version: Version(), Log: a.log, Backend: a.backend, Former: former,
 		HoldLimit: c.DDL.HoldLimit, BarrierTimeout: c.DDL.BarrierTimeout, LockTimeout: c.DDL.LockTimeout,
 		CursorTimeout: c.Cursors.Timeout, EvictAfter: c.Routers.EvictAfter, OrphanDelay: c.Moves.OrphanCleanupDelay,
+		CopyRate:              c.Moves.CopyRate << 20,
 		AllowUntestedVersions: c.Shards.AllowUntestedVersions, Failpoints: os.Getenv("SHARDGATE_TEST_FAILPOINTS"),
 		PeerTLS: peerTLS(a.clientTLS),
 	})

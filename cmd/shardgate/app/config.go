@@ -99,6 +99,8 @@ type MovesConfig struct {
 	// OrphanCleanupDelay is how long a shard keeps what has moved away from it for cursors
 	// that still read it; without any it goes at once.
 	OrphanCleanupDelay time.Duration `mapstructure:"orphanCleanupDelay"`
+	// CopyRate bounds what the movements of this router copy, in MiB a second; 0: no limit.
+	CopyRate int64 `mapstructure:"copyRate"`
 }
 
 // defaults are all keys with their defaults: what is not here is no key.
@@ -115,6 +117,7 @@ func defaults(v *viper.Viper) {
 		"shards.selectTimeout": 20 * time.Second, "shards.allowUntestedVersions": false,
 		"ddl.barrierTimeout": 5 * time.Second, "ddl.lockTimeout": 20 * time.Second, "ddl.holdLimit": 30 * time.Second,
 		"routers.evictAfter": 10 * time.Second, "cursors.timeout": 10 * time.Minute, "moves.orphanCleanupDelay": 15 * time.Minute,
+		"moves.copyRate": 0,
 	} {
 		v.SetDefault(key, value)
 	}
@@ -264,6 +267,7 @@ func (c *Config) checkNumbers() error {
 		{"routers.evictAfter", c.Routers.EvictAfter < minEvictAfter},
 		{"cursors.timeout", c.Cursors.Timeout <= 0},
 		{"moves.orphanCleanupDelay", c.Moves.OrphanCleanupDelay <= 0},
+		{"moves.copyRate", c.Moves.CopyRate < 0 || c.Moves.CopyRate > maxCopyRate},
 	} {
 		if n.bad {
 			return fmt.Errorf("%s: impossible value", n.key)
@@ -271,6 +275,9 @@ func (c *Config) checkNumbers() error {
 	}
 	return nil
 }
+
+// maxCopyRate is more than any disk can do.
+const maxCopyRate = 1 << 20
 
 // minEvictAfter leaves a router that is well the time to be heard.
 const minEvictAfter = 5 * time.Second
