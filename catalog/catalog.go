@@ -106,12 +106,13 @@ type State string
 // The states of a collection. While it is not open, routers hold operations on it
 // back: a DDL operation or the switch of a movement is at work. What is fenced or held may
 // be opened again; what is being dropped may not, as some shards may have nothing of it
-// any more.
+// any more; nor may the two names of a rename, as some shards may have done it.
 const (
 	StateOpen     State = "open"
 	StateHeld     State = "held" // writes are held back, reads go on
 	StateFenced   State = "fenced"
 	StateDropping State = "dropping"
+	StateRenaming State = "renaming" // it gets the name RenamedTo, or gives its own to one that does
 )
 
 // Collection is everything about one namespace but its chunks.
@@ -131,6 +132,7 @@ type Collection struct {
 	LastMod    time.Time
 	NoBalance  bool
 	Migrations bool    // false: chunk moves are not allowed (setAllowMigrations)
+	RenamedTo  string  // of a collection in StateRenaming: the namespace that it gets
 	Version    Version // the last catalog version that changed this row or its chunks; set by the Store
 }
 

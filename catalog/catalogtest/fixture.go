@@ -118,7 +118,7 @@ func sharded(ns string) catalog.CollectionChunks {
 			Key: doc("x", int32(1)), Unique: true, Options: doc("validator", "v"), Collation: doc("locale", "fr"),
 			Pinned: true, Group: "g", Epoch: bson.ObjectID{0: 9}, Timestamp: 5,
 			LastMod:   time.Date(2026, 1, 2, 3, 4, 5, 6_000_000, time.UTC),
-			NoBalance: true, Migrations: true,
+			NoBalance: true, Migrations: true, RenamedTo: "d.renamed",
 		},
 		Chunks: []catalog.Chunk{chunk(1, 0, 10, "s0"), chunk(2, 10, 20, "s1"), chunk(3, 20, 255, "s0")},
 	}

@@ -83,7 +83,7 @@ func queueLoad(b *pgx.Batch, d *catalog.Delta, after catalog.Version) {
 		last_mod, claims_shard FROM shardgate.databases WHERE version > $1 ORDER BY name`, after)
 	queueRows(b, &d.Collections, scanCollection, `SELECT ns, uuid, kind, state, shard_key, is_unique,
 		options, default_collation, pinned, move_group, epoch, cluster_time, last_mod, no_balance,
-		migrations, version, layout <= $1 FROM shardgate.collections WHERE version > $1 ORDER BY ns`, after)
+		migrations, renamed_to, version, layout <= $1 FROM shardgate.collections WHERE version > $1 ORDER BY ns`, after)
 	if !d.Full {
 		b.Queue(`SELECT `+chunkColumns+` FROM shardgate.chunks k JOIN shardgate.collections c USING (ns)
 			WHERE k.version > $1 AND c.layout <= $1 ORDER BY k.ns, k.min_key`, after).Query(func(rows pgx.Rows) error {
@@ -183,7 +183,7 @@ func scanCollection(r pgx.Rows, v *catalog.CollectionDelta) error {
 	c := &v.Collection
 	err := r.Scan(&c.NS, &c.UUID, &c.Kind, &c.State, (*[]byte)(&c.Key), &c.Unique,
 		(*[]byte)(&c.Options), (*[]byte)(&c.Collation), &c.Pinned, &c.Group, &epoch, &ts, &mod,
-		&c.NoBalance, &c.Migrations, &c.Version, &v.Part)
+		&c.NoBalance, &c.Migrations, &c.RenamedTo, &c.Version, &v.Part)
 	copy(c.Epoch[:], epoch)
 	c.Timestamp, c.LastMod = catalog.Timestamp(ts), mod.UTC()
 	return err

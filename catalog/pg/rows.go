@@ -68,17 +68,18 @@ func queueDatabases(b *pgx.Batch, dbs []catalog.Database, v catalog.Version) {
 func queueCollection(b *pgx.Batch, c *catalog.Collection, v catalog.Version, whole bool) {
 	db, _ := catalog.SplitNS(c.NS)
 	b.Queue(`INSERT INTO shardgate.collections (ns, db, uuid, kind, state, shard_key, is_unique, options,
-			default_collation, pinned, move_group, epoch, cluster_time, last_mod, no_balance, migrations, version, layout)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $17)
+			default_collation, pinned, move_group, epoch, cluster_time, last_mod, no_balance, migrations, renamed_to, version, layout)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $18)
 		ON CONFLICT (ns) DO UPDATE SET uuid = excluded.uuid, kind = excluded.kind, state = excluded.state,
 			shard_key = excluded.shard_key, is_unique = excluded.is_unique, options = excluded.options,
 			default_collation = excluded.default_collation, pinned = excluded.pinned,
 			move_group = excluded.move_group, epoch = excluded.epoch, cluster_time = excluded.cluster_time,
 			last_mod = excluded.last_mod, no_balance = excluded.no_balance,
-			migrations = excluded.migrations, version = excluded.version,
-			layout = CASE WHEN $18 THEN excluded.layout ELSE collections.layout END`,
+			migrations = excluded.migrations, renamed_to = excluded.renamed_to, version = excluded.version,
+			layout = CASE WHEN $19 THEN excluded.layout ELSE collections.layout END`,
 		c.NS, db, c.UUID, c.Kind, c.State, blob(c.Key), c.Unique, blob(c.Options), blob(c.Collation),
-		c.Pinned, c.Group, c.Epoch[:], int64(c.Timestamp), millis(c.LastMod), c.NoBalance, c.Migrations, v, whole)
+		c.Pinned, c.Group, c.Epoch[:], int64(c.Timestamp), millis(c.LastMod), c.NoBalance, c.Migrations,
+		c.RenamedTo, v, whole)
 	queueRevive(b, goneCollection, c.NS)
 }
 
