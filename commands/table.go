@@ -110,6 +110,7 @@ func ddl() []Command {
 		{Name: "listCollections", Help: "Lists a database's collections.", APIv1: true, run: listCollections},
 		{Name: "listDatabases", Help: "Lists databases with their sizes over all shards.", AdminOnly: true, APIv1: true, run: listDatabases},
 		{Name: "listIndexes", Help: "Lists a collection's indexes.", APIv1: true, run: listIndexes},
+		{Name: "renameCollection", Help: "Gives a collection another name in its database.", AdminOnly: true, WriteConcern: true, run: renameCollection},
 	}
 }
 
@@ -197,7 +198,7 @@ func notYet() []Command {
 		"invalidateUserCache", "killAllSessions", "killAllSessionsByPattern", "killOp", "logRotate",
 		"logout", "mapReduce", "netstat", "planCacheClear", "planCacheClearFilters",
 		"planCacheListFilters", "planCacheSetFilter", "profile",
-		"removeShard", "removeShardFromZone", "renameCollection", "repairShardedCollectionChunksHistory",
+		"removeShard", "removeShardFromZone", "repairShardedCollectionChunksHistory",
 		"reshardCollection", "revokePrivilegesFromRole", "revokeRolesFromRole", "revokeRolesFromUser",
 		"rolesInfo", "rotateCertificates", "saslContinue", "saslStart",
 		"setClusterParameter", "setDefaultRWConcern", "setFeatureCompatibilityVersion",

@@ -178,6 +178,23 @@ func isUnreachable(err error) bool {
 	return errors.As(err, &be)
 }
 
+// confirm waits until what shards have shown so far is as safe as a client's write concern
+// asks, and returns the first write concern error.
+func (r *Router) confirm(ctx context.Context, shards []string, concern bson.RawValue) (unconfirmed []byte) {
+	replies := r.onShards(ctx, shards, "admin", bson.D{
+		{Key: "appendOplogNote", Value: int32(1)},
+		{Key: "data", Value: bson.D{{Key: "msg", Value: "shardgate: what is here stays"}}},
+		{Key: "writeConcern", Value: concern},
+	})
+	for i := range replies {
+		e, _ := replies[i].Body.Lookup("writeConcernError")
+		if wc, is := e.Doc(); is {
+			return UnconfirmedAt(replies[i].Shard, wc)
+		}
+	}
+	return nil
+}
+
 // settle waits until a majority of a shard has all that its primary has shown so far.
 func (r *Router) settle(ctx context.Context, shard string) error {
 	_, err := r.run(ctx, shard, "admin", bson.D{

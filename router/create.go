@@ -154,26 +154,31 @@ func (r *Router) fenceNew(ctx context.Context, ns string, c, forget catalog.Chan
 		if err != nil {
 			return nil, err
 		}
-		at := catalog.Timestamp(r.Clock.Now())
-		row := catalog.CollectionChunks{
-			Collection: catalog.Collection{
-				NS: ns, Kind: catalog.KindUnsharded, State: catalog.StateFenced,
-				Epoch: bson.NewObjectID(), Timestamp: at, LastMod: time.Now(), Migrations: true,
-			},
-			Chunks: shardkey.SingleChunk(r.place(&d), at),
-		}
-		c.Expect, c.Put, c.Databases = []catalog.Expect{{NS: ns}}, []catalog.CollectionChunks{row}, nil
+		row := r.reserved(ns, r.place(&d))
+		c.Expect, c.Put, c.Databases = []catalog.Expect{{NS: ns}}, []catalog.CollectionChunks{*row}, nil
 		if fresh {
 			c.Expect, c.Databases = append(c.Expect, catalog.Expect{NS: db}), []catalog.Database{d}
 		}
 		err = r.fence(ctx, c, forget)
 		if err == nil || !again || !errors.Is(err, catalog.ErrConflict) {
-			return &row, err
+			return row, err
 		}
 		// The database came meanwhile, with another collection of it.
 		if err := r.Refresh(ctx); err != nil {
 			return nil, catalogError(err)
 		}
+	}
+}
+
+// reserved is the fenced row of an unsharded collection that is yet to be made.
+func (r *Router) reserved(ns, shard string) *catalog.CollectionChunks {
+	at := catalog.Timestamp(r.Clock.Now())
+	return &catalog.CollectionChunks{
+		Collection: catalog.Collection{
+			NS: ns, Kind: catalog.KindUnsharded, State: catalog.StateFenced,
+			Epoch: bson.NewObjectID(), Timestamp: at, LastMod: time.Now(), Migrations: true,
+		},
+		Chunks: shardkey.SingleChunk(shard, at),
 	}
 }
 

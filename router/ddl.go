@@ -18,18 +18,33 @@ func (r *Router) withLock(ctx context.Context, name, why string, fn func(catalog
 	if r.regressed.Load() {
 		return mongoerr.New(mongoerr.FailedToSatisfyReadPreference, "the catalog went back in time: metadata operations are stopped until a person has looked")
 	}
-	lock, err := r.awaitLock(ctx, name, why)
+	lock, err := r.recovered(ctx, name, why)
 	if err != nil {
 		return expired(catalogError(err))
 	}
 	defer r.unlock(ctx, lock)
-	if err := r.Refresh(ctx); err != nil {
-		return expired(catalogError(err))
-	}
-	if err := r.recoverEntry(ctx, lock, name); err != nil {
-		return expired(err)
-	}
 	return expired(fn(lock))
+}
+
+// recovered takes a lock and clears up under it. While that needs another lock, which
+// somebody holds who may be waiting for this one, it lets go and tries again.
+func (r *Router) recovered(ctx context.Context, name, why string) (catalog.Lock, error) {
+	for limit := time.Now().Add(r.opts.LockTimeout); ; {
+		lock, err := r.awaitLock(ctx, name, why)
+		if err != nil {
+			return lock, err
+		}
+		if err = r.Refresh(ctx); err == nil {
+			err = r.recoverEntry(ctx, lock, name)
+		}
+		if err == nil {
+			return lock, nil
+		}
+		r.unlock(ctx, lock)
+		if !errors.Is(err, catalog.ErrLocked) || time.Now().After(limit) || !sleep(ctx, 10*time.Millisecond) {
+			return lock, err
+		}
+	}
 }
 
 // withLocks is withLock for several names, taken in their order.
@@ -154,7 +169,7 @@ func (r *Router) applyVersion(ctx context.Context, c catalog.Change) (catalog.Ve
 }
 
 // fence makes every router hold operations on the given collections back and waits
-// until none is in flight on what the change's lock covers. If that is not to be had in
+// until none is in flight on what the change's locks cover. If that is not to be had in
 // time, undo is applied and the error is 46 LockBusy, or the end of ctx. After a fence a
 // change must follow that opens or drops the collections.
 func (r *Router) fence(ctx context.Context, c, undo catalog.Change) error {
@@ -165,8 +180,8 @@ func (r *Router) fence(ctx context.Context, c, undo catalog.Change) error {
 	if v == 0 {
 		return err
 	}
-	if err == nil {
-		err = r.barrier(ctx, v, c.Locks[0].Name)
+	for i := 0; err == nil && i < len(c.Locks); i++ {
+		err = r.barrier(ctx, v, c.Locks[i].Name)
 	}
 	if err != nil {
 		r.undo(ctx, undo)
@@ -208,5 +223,8 @@ func (r *Router) announce(ctx context.Context, c catalog.Change) error {
 	if err != nil {
 		return err
 	}
-	return r.barrier(ctx, v, c.Locks[0].Name)
+	for i := 0; err == nil && i < len(c.Locks); i++ {
+		err = r.barrier(ctx, v, c.Locks[i].Name)
+	}
+	return err
 }

@@ -2,6 +2,7 @@ package router
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -55,6 +56,15 @@ func (r *Router) awaitGone(ctx context.Context, lost *lostWrite) bool {
 		case <-t.C:
 		}
 	}
+}
+
+// certain waits, after a failure without a reply, until the shard has done with the command.
+func (r *Router) certain(ctx context.Context, shard string, err error) error {
+	lost, may := lostOf(shard, err)
+	if may && !r.awaitGone(context.WithoutCancel(ctx), &lost) {
+		return fmt.Errorf("this router stops: %w", err)
+	}
+	return err
 }
 
 // leftOf lists the connections of a lost write that a shard's primary still has.

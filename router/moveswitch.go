@@ -2,7 +2,6 @@ package router
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -222,11 +221,6 @@ func (m *mover) ask(ctx context.Context, shard, db string, cmd bson.D) (wire.Doc
 	return body, m.certain(ctx, shard, err)
 }
 
-// certain waits, after a failure without a reply, until the shard has done with it.
 func (m *mover) certain(ctx context.Context, shard string, err error) error {
-	lost, may := lostOf(shard, err)
-	if may && !m.r.awaitGone(context.WithoutCancel(ctx), &lost) {
-		return fmt.Errorf("this router stops: %w", err)
-	}
-	return err
+	return m.r.certain(ctx, shard, err)
 }
