@@ -23,7 +23,7 @@ tool = $$($(BIN) dev fetch $(1) | cut -d' ' -f2-)
 # A heading before each stage of `make test`.
 say = @printf '\n\033[1m== %s\033[0m\n' $(1)
 
-.PHONY: run build test fetch lint lint-text fmt gen check-gen unit compat chaos fuzz gate bench microbench clean help FORCE
+.PHONY: run build test fetch lint lint-text fmt gen check-gen unit compat chaos fuzz gate bench bench-move microbench clean help FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -112,6 +112,9 @@ gate: $(BIN) ## what a point operation allocates, and its processor time against
 # BENCH="-long -json bench.json" takes ten minutes; `go run ./compat/bench -help` lists the rest.
 bench: $(BIN) ## shardgate beside a direct connection, a TCP relay and HAProxy, in a minute
 	@$(GO) run ./compat/bench $(BENCH)
+
+bench-move: $(BIN) ## how fast collections move, and what others feel of it (MONGODUMP and MONGORESTORE: programs to compare with)
+	@$(GO) run ./compat/benchmove $(BENCH)
 
 microbench: ## all Go benchmarks, with allocations
 	@$(GO) test -run '^$$' -bench . -benchmem ./...
