@@ -59,11 +59,11 @@ func (t *numberTable) isNew(s *Session, number int64, since, now catalog.Version
 // released.
 func (s *Snapshot) earlier(e *Entry) (moves []catalog.Movement, since catalog.Version) {
 	own := e.Table.Shards()
-	for id, m := range s.Movements {
-		if m.NS != e.Coll.NS || m.Collection != e.Coll.UUID || m.State == catalog.MovementCopying || time.Since(m.Since) > retriesUntil {
+	for _, m := range s.switched[e.Coll.NS] {
+		if m.Collection != e.Coll.UUID || time.Since(m.Since) > retriesUntil {
 			continue
 		}
-		v, is := s.released[id]
+		v, is := s.released[m.ID.String()]
 		if !is {
 			v = catalog.Stopped // not yet: nothing is known to be newer
 		}

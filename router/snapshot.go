@@ -28,6 +28,9 @@ type Snapshot struct {
 
 	fenced   map[string]*Entry          // those of the Entries that are not open
 	released map[string]catalog.Version // by movement: in which version it was first seen released
+
+	// switched has the movements whose data is at the recipient, by namespace.
+	switched map[string][]catalog.Movement
 }
 
 // Entry is a collection's routing table with the number of operations that run by
@@ -162,6 +165,9 @@ func (s *Snapshot) next(d *catalog.Delta) (*Snapshot, []*Entry, error) {
 		}
 	}
 	n.released = releasedIn(base.released, n)
+	if n.switched = base.switched; d.Full || len(d.Movements)+len(d.MovementsGone) > 0 {
+		n.switched = switchedBy(n.Movements)
+	}
 	var retired []*Entry
 	for ns, old := range s.Entries {
 		if n.Entries[ns] != old {
@@ -197,6 +203,17 @@ func (s *Snapshot) affected(d *catalog.Delta) []*Entry {
 		}
 	}
 	return list
+}
+
+// switchedBy sorts movements by namespace, but for those whose data is still at the donor.
+func switchedBy(all map[string]catalog.Movement) map[string][]catalog.Movement {
+	by := make(map[string][]catalog.Movement)
+	for _, m := range all {
+		if m.State != catalog.MovementCopying {
+			by[m.NS] = append(by[m.NS], m)
+		}
+	}
+	return by
 }
 
 // releasedIn returns when each movement was first seen released, from what is known of the

@@ -36,7 +36,7 @@ func (r *Router) Run(ctx context.Context) error {
 	defer poll.Stop()
 	prune := time.NewTicker(pruneEvery)
 	defer prune.Stop()
-	r.wg.Go(func() { r.watchOthers(ctx) })
+	r.wg.Keep(ctx, func() { r.watchOthers(ctx) })
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
@@ -311,7 +311,7 @@ func (r *Router) openShards(ctx context.Context, s *Snapshot) {
 			continue
 		}
 		next[id] = b
-		r.wg.Go(func() { r.logIn(ctx, b) })
+		r.wg.Keep(ctx, func() { r.logIn(ctx, b) })
 	}
 	r.shards.Store(&next)
 	for id, b := range old {
