@@ -13,9 +13,13 @@ ARGS     ?=
 # Arguments for `make bench`.
 BENCH    ?=
 
+# As in the image: a static program. So what is built for one stage serves the next; only the race detector wants cgo.
+export CGO_ENABLED := 0
+RACED    := CGO_ENABLED=1 $(GO)
+
 BIN      := bin/shardgate
 RACE_BIN := bin/shardgate-race
-TESTED   := $(GO) test -race -shuffle=on -timeout 25m
+TESTED   := $(RACED) test -race -shuffle=on -timeout 25m
 
 # tool NAME: the path of a pinned tool, fetched if needed.
 tool = $$($(BIN) dev fetch $(1) | cut -d' ' -f2-)
@@ -38,7 +42,7 @@ $(BIN): FORCE
 	@$(GO) build -o $@ ./cmd/shardgate
 
 $(RACE_BIN): FORCE
-	@$(GO) build -race -o $@ ./cmd/shardgate
+	@$(RACED) build -race -o $@ ./cmd/shardgate
 
 FORCE:
 
