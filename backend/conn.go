@@ -36,17 +36,17 @@ type conn struct {
 // noDeadline ends a deadline set before.
 var noDeadline = time.Time{}
 
-// roundTrip writes a request and reads its reply into buf[:0], growing it. sent
+// roundTrip writes a request and reads its reply into buf[:0], or a larger buffer. sent
 // tells whether bytes may have left. After an error the connection is of no use.
-func (c *conn) roundTrip(deadline time.Time, msg, buf []byte) (reply []byte, sent bool, err error) {
+func (c *conn) roundTrip(deadline time.Time, r *Request, buf []byte) (reply []byte, sent bool, err error) {
 	if err := c.nc.SetDeadline(deadline); err != nil {
 		return buf, false, err
 	}
-	n, err := c.nc.Write(msg)
+	n, err := c.nc.Write(r.Msg)
 	if err != nil {
 		return buf, n > 0, err
 	}
-	reply, err = wire.ReadReply(c.nc, buf, wire.MaxMessageLen)
+	reply, err = wire.ReadReply(c.nc, buf, wire.MaxMessageLen, r.Buffers)
 	return reply, true, err
 }
 
@@ -130,7 +130,7 @@ type driverConn struct {
 }
 
 func (d *driverConn) Read(context.Context) ([]byte, error) {
-	return wire.ReadReply(d.conn.nc, nil, wire.MaxMessageLen)
+	return wire.ReadReply(d.conn.nc, nil, wire.MaxMessageLen, nil)
 }
 
 func (d *driverConn) Write(_ context.Context, b []byte) error {

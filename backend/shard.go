@@ -239,6 +239,8 @@ type Request struct {
 	Addr     string    // this very member, where not empty (getMore)
 	Deadline time.Time // zero: none
 	MayBeCut bool      // a read: Cut ends it when its context has ended
+	// Buffers lends room for replies that outgrow the caller's buffer, and keeps what they outgrow; nil: memory is allocated.
+	Buffers *wire.Buffers
 }
 
 // grace is how much longer than the shard the router waits for a reply to an
@@ -264,7 +266,7 @@ func (s *Shard) RoundTrip(ctx context.Context, r *Request, buf []byte) (reply []
 		deadline = r.Deadline.Add(grace)
 	}
 	c.mayBeCut.Store(r.MayBeCut)
-	reply, sent, err := c.roundTrip(deadline, r.Msg, buf)
+	reply, sent, err := c.roundTrip(deadline, r, buf)
 	if err != nil {
 		p.put(c, true)
 		if !c.fresh && !isTimeout(err) && ctx.Err() == nil {

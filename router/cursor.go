@@ -56,6 +56,7 @@ type part struct {
 	db          string // of getMore; "" is the cursor's own
 	buf         *[]byte
 	rest        []byte // array elements not yet given
+	first       first  // of rest
 	spilled     string // temporary collection that the cursor reads, to be dropped at its end
 }
 
@@ -203,7 +204,7 @@ func (r *Router) OpenCursors() int { return r.cursors.count() }
 func (r *Router) killShardCursors(ctx context.Context, c *Cursor) {
 	for _, p := range c.parts {
 		c.buffers.Put(p.buf)
-		p.buf, p.rest = nil, nil
+		p.buf, p.rest, p.first = nil, nil, first{}
 		if p.spilled != "" {
 			r.dropSpilled(ctx, p.shard, p.spilled)
 			p.spilled = ""

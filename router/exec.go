@@ -33,7 +33,7 @@ func (r *Router) exchange(ctx context.Context, op *Op, shard string, req *backen
 	if b == nil {
 		return out, mongoerr.Newf(mongoerr.ShardNotFound, "Shard %s not found", shard)
 	}
-	req.Deadline, req.MayBeCut = op.Deadline, !op.Write && !op.Txn.InTxn
+	req.Deadline, req.MayBeCut, req.Buffers = op.Deadline, !op.Write && !op.Txn.InTxn, op.Buffers
 	if op.ReadTime != 0 && op.ReadTime <= r.Clock.Now() && !b.HasReached(op.ReadTime) {
 		r.advance(ctx, b, op.ReadTime)
 	}

@@ -83,7 +83,7 @@ func (c *Cursor) passOver(doc wire.Doc) bool {
 
 // appendUnmarked appends a document as the client is to see it.
 func (c *Cursor) appendUnmarked(dst []byte, i int, doc wire.Doc) []byte {
-	if _, marked := doc.Lookup(markField); c.marks && marked {
+	if c.marks {
 		at, b := wire.AppendDocStart(make([]byte, 0, len(doc)))
 		it := doc.Iter()
 		var e wire.Elem

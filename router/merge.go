@@ -39,6 +39,9 @@ func (r *Router) nextBatch(ctx context.Context, op *Op, c *Cursor, name string, 
 			break
 		}
 		p.pop()
+		if room := cap(op.Reply.Elems) - len(op.Reply.Elems); room < len(doc)+replyTail {
+			op.Reply.Elems = op.Buffers.Grow(op.Reply.Elems, c.pending(len(doc))+replyTail)
+		}
 		op.Reply.Elems = c.appendUnmarked(op.Reply.Elems, given, doc)
 		given++
 		c.taken()
@@ -59,6 +62,19 @@ func (r *Router) nextBatch(ctx context.Context, op *Op, c *Cursor, name string, 
 	}
 	op.Reply.Elems, _ = bsoncore.AppendDocumentEnd(op.Reply.Elems, cur)
 	return done, nil
+}
+
+// replyTail is room for what follows a document in a reply, in bytes.
+const replyTail = 512
+
+// pending is about how many bytes are still to come with a batch whose next document is of size n: what is fetched, within
+// the limit of one reply.
+func (c *Cursor) pending(n int) int {
+	sum := n
+	for _, p := range c.parts {
+		sum += len(p.rest)
+	}
+	return max(min(sum, batchLimit), n)
 }
 
 // next is head within the cursor's window: it passes over skip, and what is not owned, and ends at limit. Who
@@ -101,7 +117,6 @@ func (c *Cursor) exhausted() bool {
 // sorted merge needs a document of every part that may have one.
 func (r *Router) head(ctx context.Context, op *Op, c *Cursor) (*part, wire.Doc, error) {
 	var best *part
-	var bestDoc wire.Doc
 	for _, p := range c.parts {
 		for len(p.rest) == 0 && p.id != 0 {
 			if err := r.fetch(ctx, op, c, p); c.misses(err) {
@@ -113,24 +128,49 @@ func (r *Router) head(ctx context.Context, op *Op, c *Cursor) (*part, wire.Doc, 
 		if len(p.rest) == 0 {
 			continue
 		}
-		e, n := wire.FirstElem(p.rest)
-		if n == 0 {
-			return nil, nil, wire.ErrMalformed
+		if err := p.look(c.order != nil); err != nil {
+			return nil, nil, err
 		}
-		doc := wire.Doc(e.Value)
 		if c.order == nil {
-			return p, doc, nil
+			return p, p.first.doc, nil
 		}
-		if best == nil || less(doc, bestDoc, c.order) {
-			best, bestDoc = p, doc
+		if best == nil || lessKey(&p.first.key, &best.first.key, c.order) {
+			best = p
 		}
 	}
-	return best, bestDoc, nil
+	if best == nil {
+		return nil, nil, nil
+	}
+	return best, best.first.doc, nil
 }
 
+// first is the document that a part gives next, looked at once.
+type first struct {
+	size int // of its array element; 0: not looked at yet
+	doc  wire.Doc
+	key  wire.Elem // its sort key, where there is an order
+}
+
+// look finds a part's first document; there is one.
+func (p *part) look(sorted bool) error {
+	if p.first.size != 0 {
+		return nil
+	}
+	e, n := wire.FirstElem(p.rest)
+	if n == 0 {
+		return wire.ErrMalformed
+	}
+	p.first = first{size: n, doc: wire.Doc(e.Value)}
+	if sorted {
+		p.first.key, _ = p.first.doc.Lookup(sortKeyField)
+	}
+	return nil
+}
+
+// pop takes the document away that look has found.
 func (p *part) pop() {
-	_, n := wire.FirstElem(p.rest)
-	p.rest = p.rest[n:]
+	p.rest = p.rest[p.first.size:]
+	p.first.size = 0
 }
 
 // fetch gets a part's next batch.
@@ -181,16 +221,21 @@ func appendArrayDoc(dst []byte, i int, doc wire.Doc, sorted bool) []byte {
 
 // appendPlain appends a document without the metadata that shards show for a merge.
 func appendPlain(dst []byte, doc wire.Doc) []byte {
-	at := len(dst)
+	start := len(dst)
 	dst = append(dst, doc[:4]...)
+	from, at := 4, 4 // what lies between is yet to be copied
 	it := doc.Iter()
 	var e wire.Elem
 	for it.Next(&e) {
-		if len(e.Name) == 0 || e.Name[0] != '$' || !isMetadata(string(e.Name)) {
-			dst = append(dst, e.Raw...)
+		next := at + len(e.Raw)
+		if len(e.Name) > 0 && e.Name[0] == '$' && isMetadata(string(e.Name)) {
+			dst = append(dst, doc[from:at]...)
+			from = next
 		}
+		at = next
 	}
-	return wire.AppendDocEnd(dst, at)
+	dst = append(dst, doc[from:at]...)
+	return wire.AppendDocEnd(dst, start)
 }
 
 // isMetadata reports whether a mongod shows metadata of this name to a router.
@@ -213,6 +258,11 @@ func appendIndex(dst []byte, i int) []byte {
 func less(a, b wire.Doc, descending []bool) bool {
 	ka, _ := a.Lookup(sortKeyField)
 	kb, _ := b.Lookup(sortKeyField)
+	return lessKey(&ka, &kb, descending)
+}
+
+// lessKey compares two sort keys.
+func lessKey(ka, kb *wire.Elem, descending []bool) bool {
 	if ka.Type != bson.TypeArray || kb.Type != bson.TypeArray {
 		return shardkey.Compare(ka.Type, ka.Value, kb.Type, kb.Value) < 0
 	}

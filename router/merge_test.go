@@ -108,7 +108,7 @@ func merged(t *testing.T, c *Cursor, name string, n int64) (docs []int32, id int
 	t.Helper()
 	var reply wire.Reply
 	reply.Begin(nil)
-	op := &Op{Reply: &reply}
+	op := &Op{Reply: &reply, Buffers: new(wire.Buffers)}
 	done, err := (&Router{}).nextBatch(t.Context(), op, c, name, n)
 	require.NoError(t, err)
 	reply.OK()

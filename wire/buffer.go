@@ -45,3 +45,16 @@ func (p *Buffers) Put(b *[]byte) {
 	}
 	p.classes[c].Put(b)
 }
+
+// Grow returns b with room for at least n bytes more: b itself, or a copy in a larger buffer of the pool, which then keeps
+// b's memory.
+func (p *Buffers) Grow(b []byte, n int) []byte {
+	if cap(b)-len(b) >= n {
+		return b
+	}
+	larger := p.Get(len(b) + n)
+	grown := append(*larger, b...)
+	*larger = b
+	p.Put(larger)
+	return grown
+}

@@ -92,7 +92,9 @@ func (r *Reader) large(n int) ([]byte, error) {
 // ReadReply reads the one message that answers a request, appending to buf[:0],
 // with as few reads as its size allows. It is for connections on which nothing
 // but that answer can be under way; more bytes than the message are ErrProtocol.
-func ReadReply(src io.Reader, buf []byte, limit int) ([]byte, error) {
+// Where buf is too small, its memory goes to the pool and a larger buffer of the
+// pool takes its place; without a pool (nil) memory grows as the bytes arrive.
+func ReadReply(src io.Reader, buf []byte, limit int, pool *Buffers) ([]byte, error) {
 	if cap(buf) < 4*HeaderLen {
 		buf = make([]byte, 0, readAhead)
 	}
@@ -107,6 +109,9 @@ func ReadReply(src io.Reader, buf []byte, limit int) ([]byte, error) {
 	n := int(int32(binary.LittleEndian.Uint32(buf)))
 	if n < HeaderLen || n > limit || n < len(buf) {
 		return buf, fmt.Errorf("%w: message length %d", ErrProtocol, n)
+	}
+	if pool != nil {
+		buf = pool.Grow(buf, n-len(buf))
 	}
 	buf, err := readFull(src, buf, n)
 	return buf, noEOF(err)

@@ -115,7 +115,7 @@ func TestReadReply(t *testing.T) {
 			"end with data": iotest.DataErrReader(bytes.NewReader(want)),
 		} {
 			for _, buf := range [][]byte{nil, make([]byte, 10, 100), make([]byte, 0, 4096)} {
-				got, err := ReadReply(src, buf, MaxMessageLen)
+				got, err := ReadReply(src, buf, MaxMessageLen, nil)
 				require.NoError(t, err, "%s %d", name, n)
 				require.True(t, bytes.Equal(want, got), "%s %d", name, n)
 				src = bytes.NewReader(want)
@@ -127,16 +127,16 @@ func TestReadReply(t *testing.T) {
 func TestReadReplyRefuses(t *testing.T) {
 	t.Parallel()
 	two := slices.Concat(message(40, 1), message(40, 2))
-	_, err := ReadReply(bytes.NewReader(two), nil, MaxMessageLen)
+	_, err := ReadReply(bytes.NewReader(two), nil, MaxMessageLen, nil)
 	require.ErrorIs(t, err, ErrProtocol, "nobody asked for the second")
 	for _, n := range []int32{0, 15, -1, 1001} {
 		b := append(binary.LittleEndian.AppendUint32(nil, uint32(n)), make([]byte, 12)...)
-		_, err := ReadReply(bytes.NewReader(b), nil, 1000)
+		_, err := ReadReply(bytes.NewReader(b), nil, 1000, nil)
 		require.ErrorIs(t, err, ErrProtocol, "%d", n)
 	}
-	_, err = ReadReply(bytes.NewReader(message(40, 1)[:30]), nil, 1000)
+	_, err = ReadReply(bytes.NewReader(message(40, 1)[:30]), nil, 1000, nil)
 	require.Equal(t, io.ErrUnexpectedEOF, err)
-	_, err = ReadReply(bytes.NewReader(nil), nil, 1000)
+	_, err = ReadReply(bytes.NewReader(nil), nil, 1000, nil)
 	require.Equal(t, io.EOF, err)
 }
 

@@ -138,7 +138,7 @@ func (c *conn) send() (wire.Doc, error) {
 	}
 
 	var err error
-	if c.in, err = wire.ReadReply(c.nc, c.in, wire.MaxMessageLen); err != nil {
+	if c.in, err = wire.ReadReply(c.nc, c.in, wire.MaxMessageLen, nil); err != nil {
 		return nil, err
 	}
 

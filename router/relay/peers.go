@@ -250,7 +250,7 @@ func (c *conn) exchange(elems, buf []byte, lives func() error) ([]byte, error) {
 	if _, err := c.nc.Write(msg); err != nil {
 		return buf, err
 	}
-	return wire.ReadReply(&patient{nc: c.nc, lives: lives}, buf, wire.MaxMessageLen)
+	return wire.ReadReply(&patient{nc: c.nc, lives: lives}, buf, wire.MaxMessageLen, nil)
 }
 
 // patient reads without a limit as long as the other side lives.
