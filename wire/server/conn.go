@@ -236,6 +236,10 @@ func (c *Conn) write(b []byte) error {
 			return err
 		}
 	}
+	if len(b) >= unreadFrom {
+		c.server.logCut(c.server.unread.begin(c, len(b)))
+		defer c.server.unread.end(c)
+	}
 	_, err := c.nc.Write(b)
 	return err
 }

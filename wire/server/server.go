@@ -41,6 +41,9 @@ type Options struct {
 	Log      zerolog.Logger
 	TLS      *tls.Config // nil: plain
 	MaxConns int         // 0: no limit
+	// MaxUnread bounds the bytes of replies that wait for their clients to read them: beyond it those
+	// connections close that have waited for longest. 0: no limit.
+	MaxUnread int64
 	// DrainTimeout bounds how long running operations may finish after Run's
 	// context has ended.
 	DrainTimeout time.Duration
@@ -53,6 +56,7 @@ type Server struct {
 	buffers  wire.Buffers
 	ids      wire.RequestIDs
 	lastConn atomic.Int64
+	unread   unread
 	wg       sync.WaitGroup
 
 	writeLimit, cutLimit, watchEvery time.Duration
@@ -71,6 +75,7 @@ func New(opts Options) *Server {
 	return &Server{
 		opts: opts, listener: l, writeLimit: writeLimit, cutLimit: cutLimit, watchEvery: watchEvery,
 		conns: map[*Conn]struct{}{}, stopping: make(chan struct{}),
+		unread: unread{limit: opts.MaxUnread, now: time.Now, waiting: map[*Conn]waiting{}},
 	}
 }
 

@@ -11,11 +11,12 @@ import (
 // watchEvery is how often the server looks whether clients of long operations are there.
 const watchEvery = 500 * time.Millisecond
 
-// watch ends operations whose clients have gone, where they say that they end with them. An
+// watch closes connections whose replies nobody reads and whose memory is needed, and ends operations whose clients have gone, where they say that they end with them. An
 // operation that was begun since the last look is left alone, so that short ones cost
 // nothing.
 func (s *Server) watch(ctx context.Context) {
 	for pause(ctx, s.watchEvery) {
+		s.logCut(s.unread.shed())
 		if s.endLeft() {
 			s.opts.Handler.Left()
 		}

@@ -151,7 +151,8 @@ func (a *App) join(ctx context.Context, bound listeners, former string) error {
 	})
 	a.router = r
 	a.server = server.New(server.Options{
-		Listener: bound.clients, TLS: a.clientTLS, Handler: handler, Log: a.log, MaxConns: c.MaxConnections, DrainTimeout: c.DrainTimeout,
+		Listener: bound.clients, TLS: a.clientTLS, Handler: handler, Log: a.log, MaxConns: c.MaxConnections, MaxUnread: c.MaxUnreadReplies,
+		DrainTimeout: c.DrainTimeout,
 	})
 	if bound.probes != nil {
 		now := *a // what is still being answered when a router starts over is about the former one

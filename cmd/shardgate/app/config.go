@@ -22,11 +22,13 @@ import (
 // Config is everything that can be set: by flag, by environment variable
 // (SHARDGATE_CATALOG_DSN for catalog.dsn) or in a YAML file, in this order.
 type Config struct {
-	Listen         string        `mapstructure:"listen"`           // host:port
-	Advertise      string        `mapstructure:"advertise"`        // stable name of this router, host:port; default: listen
-	InsecureNoAuth bool          `mapstructure:"insecure-no-auth"` // listen beyond the loopback without login
-	MaxConnections int           `mapstructure:"maxConnections"`   // clients; 0: no limit
-	DrainTimeout   time.Duration `mapstructure:"drainTimeout"`     // for running operations at the end
+	Listen         string `mapstructure:"listen"`           // host:port
+	Advertise      string `mapstructure:"advertise"`        // stable name of this router, host:port; default: listen
+	InsecureNoAuth bool   `mapstructure:"insecure-no-auth"` // listen beyond the loopback without login
+	MaxConnections int    `mapstructure:"maxConnections"`   // clients; 0: no limit
+	// MaxUnreadReplies bounds the replies that wait for clients to read them, in bytes; 0: no limit.
+	MaxUnreadReplies int64         `mapstructure:"maxUnreadReplies"`
+	DrainTimeout     time.Duration `mapstructure:"drainTimeout"` // for running operations at the end
 
 	TLS     TLSConfig     `mapstructure:"tls"`
 	HTTP    HTTPConfig    `mapstructure:"http"`
@@ -106,7 +108,7 @@ type MovesConfig struct {
 // defaults are all keys with their defaults: what is not here is no key.
 func defaults(v *viper.Viper) {
 	for key, value := range map[string]any{ // map[string]any: viper takes values of any type
-		"listen": "127.0.0.1:27017", "advertise": "", "insecure-no-auth": false, "maxConnections": 0,
+		"listen": "127.0.0.1:27017", "advertise": "", "insecure-no-auth": false, "maxConnections": 0, "maxUnreadReplies": int64(256 << 20),
 		"drainTimeout": 10 * time.Second, "http.listen": "", "http.pprof": false,
 		"tls.certFile": "", "tls.keyFile": "", "tls.caFile": "", "tls.minVersion": "1.2",
 		"log.level": "info", "log.format": "auto", "log.slow": 100 * time.Millisecond,
@@ -254,6 +256,7 @@ func (c *Config) checkNumbers() error {
 		bad bool
 	}{
 		{"maxConnections", c.MaxConnections < 0},
+		{"maxUnreadReplies", c.MaxUnreadReplies < 0},
 		{"catalog.maxConns", c.Catalog.MaxConns < 1},
 		{"shards.maxConns", c.Shards.MaxConns < 1},
 		{"shards.maxConnecting", c.Shards.MaxConnecting < 1},

@@ -111,6 +111,7 @@ func TestLoadRefusesImpossibleValues(t *testing.T) {
 		{"log: {format: xml}\n", "log.format"},
 		{"log: {slow: -1s}\n", "log.slow"},
 		{"maxConnections: -1\n", "maxConnections"},
+		{"maxUnreadReplies: -1\n", "maxUnreadReplies"},
 		{"drainTimeout: -1s\n", "drainTimeout"},
 		{"catalog: {maxConns: 0}\n", "catalog.maxConns"},
 		{"shards: {maxConns: 0}\n", "shards.maxConns"},

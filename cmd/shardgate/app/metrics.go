@@ -19,6 +19,8 @@ func describe(name, help string, labels ...string) *prometheus.Desc {
 var (
 	descInfo        = describe("info", "The program and the router's name and number; always 1.", "version", "name", "number")
 	descClients     = describe("clients", "Client connections.")
+	descUnread      = describe("unread_reply_bytes", "Bytes of replies that wait for clients to read them, replies under 64 KiB left out.")
+	descCut         = describe("unread_closed_total", "Connections closed because their clients did not read and such replies were too many.")
 	descCursors     = describe("cursors", "Open cursors.")
 	descInFlight    = describe("gate_operations", "Operations that run by the newest routing tables.")
 	descWaiting     = describe("gate_waiting", "Operations that wait for a metadata operation or the switch of a movement.")
@@ -36,7 +38,7 @@ var (
 // Describe implements prometheus.Collector.
 func (c *routerCollector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		descInfo, descClients, descCursors, descInFlight, descWaiting, descBarriers, descBarrierTime, descVersion, descLag, descAway,
+		descInfo, descClients, descUnread, descCut, descCursors, descInFlight, descWaiting, descBarriers, descBarrierTime, descVersion, descLag, descAway,
 		descMovements, descPrimary, descConns, descConnWaiting,
 	} {
 		out <- d
@@ -54,6 +56,9 @@ func (c *routerCollector) Collect(out chan<- prometheus.Metric) {
 	s, self := c.app.router.Stats(), c.app.router.Self()
 	gauge(descInfo, 1, Version(), self.Name, strconv.Itoa(self.Number))
 	gauge(descClients, float64(c.app.server.Connections()))
+	unread, cut := c.app.server.Unread()
+	gauge(descUnread, float64(unread))
+	count(descCut, float64(cut))
 	gauge(descCursors, float64(s.Cursors))
 	gauge(descInFlight, float64(s.InFlight))
 	gauge(descWaiting, float64(s.Waiting))

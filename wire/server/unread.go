@@ -1,0 +1,95 @@
+package server
+
+import (
+	"sync"
+	"time"
+)
+
+// A client that does not read holds the memory of its reply, and there may be many such clients. What all of them hold has a limit: beyond it
+// the connections close whose writes have been under way for longest.
+const (
+	// unreadFrom is the length from which replies count, in bytes. Shorter ones are bounded by the number of connections.
+	unreadFrom = 64 << 10
+	// unreadGrace is how long a write is left alone, for a client that reads may be slow. Beyond twice the limit there is no grace.
+	unreadGrace = time.Second
+)
+
+// unread counts the replies that are being written.
+type unread struct {
+	limit int64 // bytes; 0: none
+	now   func() time.Time
+
+	mu      sync.Mutex
+	waiting map[*Conn]waiting // guarded by mu
+	bytes   int64             // guarded by mu: of all that wait
+	cut     int64             // guarded by mu: connections closed
+}
+
+// waiting is a reply that is being written.
+type waiting struct {
+	size  int64
+	since time.Time
+}
+
+// begin counts a reply. Those that are closed for it are returned.
+func (u *unread) begin(c *Conn, size int) []*Conn {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.waiting[c] = waiting{size: int64(size), since: u.now()}
+	u.bytes += int64(size)
+	return u.shedLocked(c)
+}
+
+// end ends what begin began; one that was closed is not counted any more.
+func (u *unread) end(c *Conn) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.forgetLocked(c)
+}
+
+func (u *unread) forgetLocked(c *Conn) {
+	u.bytes -= u.waiting[c].size
+	delete(u.waiting, c)
+}
+
+// shed closes what is beyond the limit by now, and returns it.
+func (u *unread) shed() []*Conn {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.shedLocked(nil)
+}
+
+func (u *unread) shedLocked(newest *Conn) (closed []*Conn) {
+	for u.limit > 0 && u.bytes > u.limit {
+		var oldest *Conn
+		for c, w := range u.waiting {
+			if c != newest && (oldest == nil || w.since.Before(u.waiting[oldest].since)) {
+				oldest = c
+			}
+		}
+		if oldest == nil || u.bytes <= 2*u.limit && u.now().Sub(u.waiting[oldest].since) < unreadGrace {
+			return closed
+		}
+		u.forgetLocked(oldest)
+		u.cut++
+		oldest.close()
+		closed = append(closed, oldest)
+	}
+	return closed
+}
+
+// Unread returns how many bytes of replies wait for clients to read them, short replies left out, and how many connections were closed because
+// it was too much.
+func (s *Server) Unread() (bytes, cut int64) {
+	s.unread.mu.Lock()
+	defer s.unread.mu.Unlock()
+	return s.unread.bytes, s.unread.cut
+}
+
+// logCut tells of connections that were closed.
+func (s *Server) logCut(closed []*Conn) {
+	for _, c := range closed {
+		s.opts.Log.Warn().Int64("conn", c.ID).Str("remote", c.Remote()).Int64("limit", s.unread.limit).
+			Msg("connection closed: its client does not read, and the replies that wait are more than the limit")
+	}
+}
