@@ -69,9 +69,6 @@ func create(ctx context.Context, req *request) error {
 			return mongoerr.New(mongoerr.InvalidOptions, "'temp' is not allowed through a router")
 		}
 	}
-	if _, ok := req.Lookup("timeseries"); ok {
-		return mongoerr.New(mongoerr.NotImplemented, "shardgate does not do time series collections yet")
-	}
 	ctx, cancel := req.Context(ctx)
 	defer cancel()
 	options := req.options("autoIndexId")

@@ -59,7 +59,15 @@ func listCollections(ctx context.Context, req *request) error {
 	}
 	sort.Strings(names)
 	for _, ns := range names {
-		docs = append(docs, collectionDoc(ns[len(db)+1:], s.Entries[ns].Coll))
+		c := s.Entries[ns].Coll
+		docs = append(docs, collectionDoc(ns[len(db)+1:], c))
+		if series(c) {
+			doc, err := bucketsDoc(ns[len(db)+1:], c)
+			if err != nil {
+				return err
+			}
+			docs = append(docs, doc)
+		}
 	}
 	var stages []wire.Doc
 	if e, ok := req.Lookup("filter"); ok {
@@ -80,8 +88,11 @@ func listCollections(ctx context.Context, req *request) error {
 func collectionDoc(name string, c *catalog.Collection) bson.Raw {
 	b := bsoncore.AppendStringElement(nil, "name", name)
 	kind := "collection"
-	if c.Kind == catalog.KindView {
+	switch {
+	case c.Kind == catalog.KindView:
 		kind = "view"
+	case series(c):
+		kind = "timeseries"
 	}
 	b = bsoncore.AppendStringElement(b, "type", kind)
 	options := bsoncore.BuildDocument(nil, nil)
@@ -90,14 +101,71 @@ func collectionDoc(name string, c *catalog.Collection) bson.Raw {
 	}
 	b = bsoncore.AppendDocumentElement(b, "options", options)
 	info := bsoncore.AppendBooleanElement(nil, "readOnly", c.Kind == catalog.KindView)
-	if c.Kind != catalog.KindView {
+	if kind == "collection" {
 		info = bsoncore.AppendBinaryElement(info, "uuid", 4, c.UUID[:])
 	}
 	b = bsoncore.AppendDocumentElement(b, "info", bsoncore.BuildDocument(nil, info))
-	if c.Kind != catalog.KindView {
+	if kind == "collection" {
 		b = bsoncore.AppendDocumentElement(b, "idIndex", bsoncore.Document(idIndex()))
 	}
 	return bson.Raw(bsoncore.BuildDocument(nil, b))
+}
+
+// series reports whether a collection is a time series.
+func series(c *catalog.Collection) bool {
+	_, err := c.Options.LookupErr("timeseries")
+	return c.Kind == catalog.KindUnsharded && err == nil
+}
+
+// bucketsDoc is what listCollections says of a time series collection's buckets: their options
+// are the series' and those that a mongod gives all buckets.
+func bucketsDoc(name string, c *catalog.Collection) (bson.Raw, error) {
+	field, _ := c.Options.Lookup("timeseries", "timeField").StringValueOK()
+	bound := bson.D{
+		{Key: "bsonType", Value: "object"},
+		{Key: "required", Value: bson.A{field}},
+		{Key: "properties", Value: bson.D{{Key: field, Value: bson.D{{Key: "bsonType", Value: "date"}}}}},
+	}
+	control := bson.D{
+		{Key: "bsonType", Value: "object"},
+		{Key: "required", Value: bson.A{"version", "min", "max"}},
+		{Key: "properties", Value: bson.D{
+			{Key: "version", Value: bson.D{{Key: "bsonType", Value: "number"}}},
+			{Key: "min", Value: bound},
+			{Key: "max", Value: bound},
+			{Key: "closed", Value: bson.D{{Key: "bsonType", Value: "bool"}}},
+		}},
+	}
+	validator := bson.D{{Key: "$jsonSchema", Value: bson.D{
+		{Key: "bsonType", Value: "object"},
+		{Key: "required", Value: bson.A{"_id", "control", "data"}},
+		{Key: "properties", Value: bson.D{
+			{Key: "_id", Value: bson.D{{Key: "bsonType", Value: "objectId"}}},
+			{Key: "control", Value: control},
+			{Key: "data", Value: bson.D{{Key: "bsonType", Value: "object"}}},
+			{Key: "meta", Value: bson.D{}},
+		}},
+		{Key: "additionalProperties", Value: false},
+	}}}
+	var options bson.D
+	add := func(names ...string) {
+		for _, n := range names {
+			if v, err := c.Options.LookupErr(n); err == nil {
+				options = append(options, bson.E{Key: n, Value: v})
+			}
+		}
+	}
+	add("storageEngine")
+	options = append(options, bson.E{Key: "validator", Value: validator})
+	add("collation")
+	options = append(options, bson.E{Key: "clusteredIndex", Value: true})
+	add("expireAfterSeconds", "timeseries")
+	return bson.Marshal(bson.D{
+		{Key: "name", Value: "system.buckets." + name},
+		{Key: "type", Value: "collection"},
+		{Key: "options", Value: options},
+		{Key: "info", Value: bson.D{{Key: "readOnly", Value: false}, {Key: "uuid", Value: bson.Binary{Subtype: 4, Data: c.UUID[:]}}}},
+	})
 }
 
 // listDatabases adds up what the shards hold of each database that the catalog knows;

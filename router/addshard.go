@@ -140,6 +140,11 @@ func (r *Router) takeIn(s *Snapshot, shard string, p *backend.Probe) (*catalog.C
 			if !ok {
 				continue
 			}
+			for j := range colls {
+				if colls[i].Type == "timeseries" && colls[j].Name == bucketsPrefix+colls[i].Name {
+					copy(row.UUID[:], colls[j].Info.UUID.Data)
+				}
+			}
 			if s.Entries[row.NS] != nil {
 				return nil, mongoerr.Newf(mongoerr.OperationFailed, "can't add shard '%s' because a local collection '%s' exists in the cluster already", shard, row.NS)
 			}

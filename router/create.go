@@ -40,8 +40,11 @@ func (r *Router) Create(ctx context.Context, ns string, options bson.D, ifMissin
 // compareOptions decides whether create on an existing collection is a repetition or a
 // conflict (48). What the shard normalises is taken as it stored it.
 func (r *Router) compareOptions(ctx context.Context, e *Entry, options bson.D) error {
-	if e.Coll.Kind == catalog.KindView {
+	switch {
+	case e.Coll.Kind == catalog.KindView:
 		return mongoerr.Newf(mongoerr.NamespaceExists, "a view '%s' already exists", e.Coll.NS)
+	case e.isSeries():
+		return mongoerr.Newf(mongoerr.NamespaceExists, "A timeseries collection already exists. NS: %s", e.Coll.NS)
 	}
 	asked, err := r.normalOptions(ctx, e, options)
 	if err != nil {
@@ -124,6 +127,9 @@ func sameOptions(asked, have bson.Raw) bool {
 // router knows of it before it can be used; then the collection on its shard; then the
 // row is opened.
 func (r *Router) createLocked(ctx context.Context, l catalog.Lock, ns string, options bson.D) (*Entry, error) {
+	if err := ofBuckets(ns); err != nil {
+		return nil, err
+	}
 	locks := []catalog.Lock{l}
 	forget := catalog.Change{Locks: locks, Drop: []string{ns}}
 	row, err := r.fenceNew(ctx, ns, catalog.Change{Locks: locks}, forget)

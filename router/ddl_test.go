@@ -252,6 +252,47 @@ func TestTakeInReplacesNothing(t *testing.T) {
 	}
 }
 
+// TestAddShardTakesInTimeSeries: what is known of one is the UUID of its buckets.
+func TestAddShardTakesInTimeSeries(t *testing.T) {
+	t.Parallel()
+	r := idleRouter(t, newStore(t, nowhere), "r:1", Options{})
+	id := uuid.New()
+	series := backend.ProbedCollection{Name: "ts", Type: "timeseries", Options: bson.Raw(doc(t, e("timeseries", bson.D{e("timeField", "t")})))}
+	buckets := backend.ProbedCollection{Name: "system.buckets.ts", Type: "collection"}
+	buckets.Info.UUID = bson.Binary{Subtype: 4, Data: id[:]}
+	c, err := r.takeIn(r.Snapshot(), "t", &backend.Probe{Databases: map[string][]backend.ProbedCollection{"x": {series, buckets}}})
+	require.NoError(t, err)
+	require.Len(t, c.Put, 1)
+	require.Equal(t, "x.ts", c.Put[0].NS)
+	require.Equal(t, id, c.Put[0].UUID)
+}
+
+// TestBucketsAreTheirSeries: who names the buckets is counted with all others, and waits
+// with them; nothing is made by such a name.
+func TestBucketsAreTheirSeries(t *testing.T) {
+	t.Parallel()
+	store := newStore(t, nowhere)
+	series := row("d.ts", "s")
+	series.Options = bson.Raw(doc(t, e("timeseries", bson.D{e("timeField", "t")})))
+	_, err := store.Apply(t.Context(), catalog.Change{Put: []catalog.CollectionChunks{series}})
+	require.NoError(t, err)
+	r := idleRouter(t, store, "r:1", Options{})
+	entry, err := r.enter(t.Context(), []byte("d.system.buckets.ts"), time.Time{})
+	require.NoError(t, err)
+	require.Same(t, r.Snapshot().Entries["d.ts"], entry)
+	require.Equal(t, int64(1), entry.inflight.Load())
+	require.Equal(t, "d.system.buckets.ts", entry.stored())
+	r.leave(entry)
+
+	entry, err = r.enter(t.Context(), []byte("d.system.buckets.a"), time.Time{}) // a is none
+	require.NoError(t, err)
+	require.Nil(t, entry)
+	for _, ns := range []string{"d.system.buckets.ts", "d.system.buckets.a", "d.system.buckets.new"} {
+		requireCode(t, mongoerr.NotImplemented, r.Create(t.Context(), ns, nil, false))
+		requireCode(t, mongoerr.NotImplemented, r.CreateImplicitly(t.Context(), ns))
+	}
+}
+
 // TestAddShardThatIsThere: a shard is known by each of its members.
 func TestAddShardThatIsThere(t *testing.T) {
 	t.Parallel()

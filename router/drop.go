@@ -1,6 +1,7 @@
 package router
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strings"
@@ -16,6 +17,9 @@ import (
 // reports whether the database exists.
 func (r *Router) Drop(ctx context.Context, ns string, want *UUID) (dbExists bool, err error) {
 	db, _ := catalog.SplitNS(ns)
+	if series := seriesOf(ns); series != "" && r.Latest(ctx).Entries[series].isSeries() {
+		ns = series // who drops the buckets drops both
+	}
 	err = r.withLock(ctx, ns, "drop", func(l catalog.Lock) error {
 		s := r.snap.Load()
 		_, dbExists = s.Databases[db]
@@ -25,6 +29,9 @@ func (r *Router) Drop(ctx context.Context, ns string, want *UUID) (dbExists bool
 		}
 		if want != nil && UUID(e.Coll.UUID) != *want {
 			return mongoerr.New(mongoerr.CollectionUUIDMismatch, "Collection UUID does not match that specified")
+		}
+		if want != nil && e.isSeries() {
+			return mongoerr.New(mongoerr.InvalidOptions, "The collectionUUID parameter cannot be passed when dropping a time-series collection")
 		}
 		return r.dropEntries(ctx, l, []*Entry{e}, nothingElse, func(ctx context.Context) error { return r.dropFenced(ctx, l, e) })
 	})
@@ -71,7 +78,7 @@ func (r *Router) droppable(ctx context.Context, entries []*Entry) error {
 		if e.Table == nil {
 			continue
 		}
-		db, coll := catalog.SplitNS(e.Coll.NS)
+		db, coll := catalog.SplitNS(e.stored())
 		for _, shard := range e.Table.Shards() {
 			if seen[shard] == nil {
 				list, err := r.listOn(ctx, shard, db, bson.D{})
@@ -107,7 +114,7 @@ func (r *Router) dropOnShards(ctx context.Context, e *Entry) error {
 		shards := append(r.snap.Load().leftOn(e), e.Table.Shards()...)
 		slices.Sort(shards)
 		for _, shard := range slices.Compact(shards) {
-			if err := r.dropAt(ctx, shard, e.Coll.NS, e.Coll.UUID); err != nil {
+			if err := r.dropAt(ctx, shard, e.stored(), e.Coll.UUID); err != nil {
 				return err
 			}
 		}
@@ -187,6 +194,14 @@ type stray struct {
 	id        uuid.UUID
 }
 
+// rank says in which order strays are dropped.
+func (s stray) rank() int {
+	if strings.HasSuffix(s.ns, ".system.views") {
+		return 1
+	}
+	return 0
+}
+
 // strays lists what else the shards hold of a database: views that the catalog does not
 // know, which lie in system.views, and what failed attempts left. A dropDatabase would
 // take all at once, but if it arrived late it would hit the next database of the name.
@@ -204,6 +219,8 @@ func (r *Router) strays(ctx context.Context, db string) ([]stray, error) {
 			}
 		}
 	}
+	// Views over buckets that are there keep theirs from being dropped.
+	slices.SortStableFunc(list, func(a, b stray) int { return cmp.Compare(a.rank(), b.rank()) })
 	return list, nil
 }
 

@@ -63,7 +63,7 @@ func (r *Router) Explain(ctx context.Context, op *Op, inner *wire.Command) error
 	if err := firstError(answers); err != nil {
 		return err
 	}
-	if pl != nil {
+	if pl != nil || s.entry.isSeries() { // a shard reads a time series collection by a pipeline
 		r.explainAggregate(op, answers, &sp)
 	} else {
 		r.explainPlain(op, inner, answers)

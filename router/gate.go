@@ -24,7 +24,7 @@ func (r *Router) enter(ctx context.Context, ns []byte, deadline time.Time) (*Ent
 func (r *Router) pass(ctx context.Context, ns []byte, deadline time.Time, write bool) (*Entry, error) {
 	for asked := false; ; {
 		s := r.snap.Load()
-		e := s.Entries[string(ns)]
+		e := s.named(ns)
 		if e == nil {
 			if asked || r.isHeard() {
 				return nil, nil
@@ -43,7 +43,7 @@ func (r *Router) pass(ctx context.Context, ns []byte, deadline time.Time, write 
 			e.writing.Add(1)
 		}
 		e.inflight.Add(1)
-		if s == r.snap.Load() || r.snap.Load().Entries[string(ns)] == e {
+		if s == r.snap.Load() || r.snap.Load().named(ns) == e {
 			return e, nil
 		}
 		r.leaveAs(e, write)

@@ -27,7 +27,7 @@ func guardOf(ns string) string {
 // attempt that arrived late would so take a later collection away. Its first operation
 // therefore needs a guard, a collection of this attempt alone, and fails without it:
 // who begins anything on the shard under the name drops the guard first.
-func (r *Router) createWithUUID(ctx context.Context, shard, ns string, like *collInfo) (err error) {
+func (r *Router) createWithUUID(ctx context.Context, shard, ns string, like *collInfo) error {
 	db, coll := catalog.SplitNS(ns)
 	o := bson.D{{Key: "create", Value: coll}}
 	if err := appendElements(&o, like.Options); err != nil {
@@ -36,6 +36,18 @@ func (r *Router) createWithUUID(ctx context.Context, shard, ns string, like *col
 	if like.IDIndex != nil {
 		o = append(o, bson.E{Key: "idIndex", Value: like.IDIndex})
 	}
+	u := like.uuid()
+	return r.applyGuarded(ctx, shard, ns, bson.D{
+		{Key: "op", Value: "c"},
+		{Key: "ns", Value: db + ".$cmd"},
+		{Key: "ui", Value: bson.Binary{Subtype: 4, Data: u[:]}},
+		{Key: "o", Value: o},
+	})
+}
+
+// applyGuarded applies operations behind a guard of their own, which dropGuard has left room
+// for: whoever drops it before they have come makes them do nothing.
+func (r *Router) applyGuarded(ctx context.Context, shard, ns string, ops ...bson.D) (err error) {
 	guard, err := r.makeGuard(ctx, shard, ns)
 	if err != nil {
 		return err
@@ -47,20 +59,13 @@ func (r *Router) createWithUUID(ctx context.Context, shard, ns string, like *col
 			err = derr
 		}
 	}()
-	u := like.uuid()
-	return r.applyOps(ctx, shard,
-		bson.D{
-			{Key: "op", Value: "i"},
-			{Key: "ns", Value: guardOf(ns)},
-			{Key: "ui", Value: guard.Info.UUID},
-			{Key: "o", Value: bson.D{{Key: "_id", Value: int32(0)}}},
-		},
-		bson.D{
-			{Key: "op", Value: "c"},
-			{Key: "ns", Value: db + ".$cmd"},
-			{Key: "ui", Value: bson.Binary{Subtype: 4, Data: u[:]}},
-			{Key: "o", Value: o},
-		})
+	first := bson.D{
+		{Key: "op", Value: "i"},
+		{Key: "ns", Value: guardOf(ns)},
+		{Key: "ui", Value: guard.Info.UUID},
+		{Key: "o", Value: bson.D{{Key: "_id", Value: int32(0)}}},
+	}
+	return r.applyOps(ctx, shard, append([]bson.D{first}, ops...)...)
 }
 
 // makeGuard makes a guard where dropGuard has left none.

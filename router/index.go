@@ -301,6 +301,8 @@ func (r *Router) readOptions(ctx context.Context, l catalog.Lock, e *Entry) erro
 func (r *Router) existing(ns string) (*Entry, error) {
 	e := r.snap.Load().Entries[ns]
 	switch {
+	case e == nil && r.snap.Load().named([]byte(ns)) != nil:
+		return nil, ofBuckets(ns)
 	case e == nil:
 		return nil, mongoerr.Newf(mongoerr.NamespaceNotFound, "ns not found %s", ns)
 	case e.Coll.Kind == catalog.KindView:

@@ -86,7 +86,7 @@ func unsuited(e *Entry) error {
 	if capped, _ := e.Coll.Options.Lookup("capped").BooleanOK(); capped {
 		return notYet("moving a capped collection")
 	}
-	if _, err := e.Coll.Options.LookupErr("timeseries"); err == nil {
+	if e.isSeries() {
 		return notYet("moving a time series collection")
 	}
 	return nil

@@ -59,7 +59,7 @@ func renamable(s *Snapshot, spec *RenameSpec) error {
 		return mongoerr.New(mongoerr.InvalidOptions, "Cannot provide an expected collection UUID when renaming between databases")
 	case !isDB:
 		return mongoerr.Newf(mongoerr.NamespaceNotFound, "Database %s does not exist or is drop pending", dbOf(spec.From))
-	case from != nil && from.Coll.Kind == catalog.KindView:
+	case from != nil && (from.Coll.Kind == catalog.KindView || from.isSeries()):
 		return mongoerr.Newf(mongoerr.CommandNotSupportedOnView, "cannot rename view: %s", spec.From)
 	case spec.UUID != nil && (from == nil || UUID(from.Coll.UUID) != *spec.UUID):
 		return mismatch
@@ -71,7 +71,7 @@ func renamable(s *Snapshot, spec *RenameSpec) error {
 		return mongoerr.New(mongoerr.CommandFailed, "Source and target collections must have the same primary shard")
 	case across:
 		return notYet("renaming a collection into another database")
-	case to != nil && to.Coll.Kind == catalog.KindView:
+	case to != nil && (to.Coll.Kind == catalog.KindView || to.isSeries()):
 		return mongoerr.Newf(mongoerr.NamespaceExists, "a view already exists with that name: %s", spec.To)
 	case spec.TargetUUID != nil && (to == nil || UUID(to.Coll.UUID) != *spec.TargetUUID):
 		return mismatch

@@ -33,7 +33,13 @@ func (r *Router) createAt(ctx context.Context, shard, ns string, options bson.D)
 		return nil, err
 	}
 	made, err := r.find(ctx, shard, ns)
-	if err == nil && made == nil {
+	held := made
+	if err == nil && made != nil && made.Type == "timeseries" {
+		if held, err = r.find(ctx, shard, bucketsOf(ns)); err == nil && held != nil {
+			made.Info.UUID = held.Info.UUID // it has none of its own
+		}
+	}
+	if err == nil && held == nil {
 		err = mongoerr.Newf(mongoerr.NamespaceNotFound, "the new collection %s is gone from shard %s", ns, shard)
 	}
 	return made, err
@@ -43,7 +49,10 @@ func (r *Router) createAt(ctx context.Context, shard, ns string, options bson.D)
 // collection, if it is an empty collection; else the name is taken there: 48.
 func (r *Router) dropStranger(ctx context.Context, shard, ns string) error {
 	found, err := r.find(ctx, shard, ns)
-	if err != nil || found == nil {
+	if err != nil || found == nil || found.Type == "timeseries" {
+		if err == nil {
+			err = r.dropStrangeSeries(ctx, shard, ns)
+		}
 		return err
 	}
 	empty := false
@@ -132,6 +141,9 @@ func (r *Router) copyTo(ctx context.Context, shard, ns string, like *collInfo) e
 // dropAt drops a collection on one shard by its UUID. That it is not there is no error,
 // another one in its place is: 361.
 func (r *Router) dropAt(ctx context.Context, shard, ns string, id uuid.UUID) error {
+	if series := seriesOf(ns); series != "" {
+		return r.dropSeries(ctx, shard, series, id)
+	}
 	db, coll := catalog.SplitNS(ns)
 	drop := bson.D{{Key: "drop", Value: coll}, {Key: "writeConcern", Value: majorityWrites}}
 	_, err := r.run(ctx, shard, db, append(drop[:2:2], bson.E{Key: "collectionUUID", Value: bson.Binary{Subtype: 4, Data: id[:]}}))
@@ -144,8 +156,6 @@ func (r *Router) dropAt(ctx context.Context, shard, ns string, id uuid.UUID) err
 		return ferr
 	case found == nil:
 		return r.settle(ctx, shard) // that it is gone must not be undone either
-	case found.Type == "timeseries" && id == uuid.Nil:
-		_, err = r.run(ctx, shard, db, drop) // has no UUID of its own
 	}
 	return err
 }

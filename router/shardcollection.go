@@ -99,14 +99,14 @@ func noIndex() error {
 // shardLocked gives an unsharded collection its key. Everything that can refuse is
 // looked at before the fence and, where writes could change it, again behind it.
 func (r *Router) shardLocked(ctx context.Context, l catalog.Lock, e *Entry, spec *ShardSpec) error {
+	if e.isSeries() {
+		return notYet("sharding a time series collection")
+	}
 	if len(e.Coll.Collation) > 0 && !spec.HasCollation {
 		return mongoerr.New(mongoerr.BadValue, "If no collation was specified, the collection collation must be {locale: 'simple'}, but found: "+shardkey.Format(e.Coll.Collation))
 	}
 	if capped, _ := e.Coll.Options.Lookup("capped").BooleanOK(); capped {
 		return mongoerr.New(mongoerr.InvalidOptions, "can't shard a capped collection")
-	}
-	if _, err := e.Coll.Options.LookupErr("timeseries"); err == nil {
-		return notYet("sharding a time series collection")
 	}
 	if err := r.clearLeft(ctx, l, e.Coll.NS); err != nil {
 		return err
