@@ -40,9 +40,13 @@ type Movement struct {
 	Collection uuid.UUID
 	From, To   string // shard ids: donor and recipient
 	Range      *Range // of a sharded collection; nil: an unsharded one, whole
-	State      MovementState
-	At         Timestamp // cluster time of the switch, 0 before
-	Since      time.Time // when it was switched, before that when it began
+	// Layout: the collection is resharded. From is then the donor that keeps the outcome, and To
+	// one of the layout's shards; they may be the same. When it is done there is a row of
+	// MovementGone for each donor, without chunks.
+	Layout *Layout
+	State  MovementState
+	At     Timestamp // cluster time of the switch, 0 before
+	Since  time.Time // when it was switched, before that when it began
 }
 
 // Unowned returns the shard that may have documents of the movement which it does not own:
@@ -59,8 +63,11 @@ func (m *Movement) Unowned() string {
 }
 
 func (m *Movement) validate() error {
-	if db, coll := SplitNS(m.NS); db == "" || coll == "" || m.ID == uuid.Nil || m.From == "" || m.To == "" || m.From == m.To {
+	if db, coll := SplitNS(m.NS); db == "" || coll == "" || m.ID == uuid.Nil || m.From == "" || m.To == "" || m.From == m.To && m.Layout == nil {
 		return invalid(m.NS, "has a movement without id, name or two shards")
+	}
+	if l := m.Layout; l != nil && (l.UUID == uuid.Nil || len(l.Chunks) == 0 && m.State == MovementCopying || m.Range != nil) {
+		return invalid(m.NS, "has a resharding without id or chunks, or of a range")
 	}
 	if r := m.Range; r != nil && (bytes.Compare(r.MinKey, r.MaxKey) >= 0 || r.Min.Validate() != nil || r.Max.Validate() != nil) {
 		return invalid(m.NS, "has a movement of no range")

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/shardgate/shardgate/catalog"
 )
@@ -38,6 +39,21 @@ func testMovements(f *fixture) {
 	f.apply(catalog.Change{Movements: []catalog.Movement{b}})
 	f.Empty(f.load(v2).MovementsGone)
 
+	// One that reshards keeps its layout, and may stay on one shard.
+	r := movement(3, "db.r")
+	r.To = r.From
+	r.Layout = &catalog.Layout{UUID: uuid.UUID{7}, Key: doc("x", int32(1)), Chunks: []catalog.Chunk{
+		{ID: bson.ObjectID{1}, Min: doc("x", bson.MinKey{}), Max: doc("x", int32(5)), MinKey: []byte{}, MaxKey: []byte{5}, Shard: "s1"},
+		{ID: bson.ObjectID{2}, Min: doc("x", int32(5)), Max: doc("x", bson.MaxKey{}), MinKey: []byte{5}, MaxKey: []byte{9}, Shard: "s0"},
+	}}
+	v3 := f.apply(catalog.Change{Movements: []catalog.Movement{r}})
+	f.Equal([]catalog.Movement{r}, f.load(v3-1).Movements)
+	f.Equal([]string{"s0", "s1"}, r.Layout.Shards())
+	r.Layout = nil
+	r.To = "s1"
+	f.apply(catalog.Change{Movements: []catalog.Movement{r}})
+	f.Equal([]catalog.Movement{r}, f.load(v3).Movements)
+
 	c := unsharded("db.a", "s1")
 	c.State = catalog.StateHeld
 	c.Version = f.apply(catalog.Change{Put: []catalog.CollectionChunks{c}})
@@ -60,6 +76,7 @@ func testMovementsRefused(f *fixture) {
 	refuse(catalog.ErrInvalid, func(m *catalog.Movement) {
 		m.Range = &catalog.Range{Min: doc("x", int32(0)), Max: doc("x", int32(9)), MinKey: []byte{2}, MaxKey: []byte{2}}
 	})
+	refuse(catalog.ErrInvalid, func(m *catalog.Movement) { m.Layout = &catalog.Layout{UUID: uuid.UUID{7}} })
 	refuse(catalog.ErrConflict, func(m *catalog.Movement) { m.To = "s9" })
 	f.apply(catalog.Change{Movements: []catalog.Movement{movement(1, "db.a")}})
 	f.refused(catalog.ErrConflict, catalog.Change{DropShards: []string{"s1"}})

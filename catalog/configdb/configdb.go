@@ -20,6 +20,7 @@ type Snapshot struct {
 	Shards      []catalog.Shard
 	Databases   []catalog.Database
 	Collections []catalog.CollectionChunks
+	Movements   []catalog.Movement
 	Routers     []catalog.Router
 	Settings    []catalog.Setting
 	Changes     []catalog.LogEntry // of the changelog
@@ -66,13 +67,15 @@ func Documents(name string, s Snapshot) ([]bson.Raw, bool) {
 		return routers(s.Routers), true
 	case "placementHistory":
 		return placements(s), true
+	case "reshardingOperations":
+		return reshardings(s), true
 	case "settings":
 		return settings(s.Settings), true
 	case "shards":
 		return shards(s.Shards), true
 	case "version":
 		return []bson.Raw{version(s.ClusterID)}, true
-	case "lockpings", "locks", "migrations", "reshardingOperations", "tags":
+	case "lockpings", "locks", "migrations", "tags":
 		return nil, true
 	default:
 		return nil, false

@@ -142,6 +142,13 @@ func snapshot() configdb.Snapshot {
 			{ID: "2", Server: "a:1", Shard: "s0", Client: "10.0.0.1:5", Time: at, What: "moveChunk.from", NS: "shop.orders", Details: field("note", "success")},
 			{ID: "1", Time: at.Add(time.Second), What: "addShard"},
 		},
+		Movements: []catalog.Movement{
+			{ID: uuid.UUID{1}, NS: "shop.orders", Collection: uuid.UUID{7, 8, 9}, From: "s0", To: "s1", State: catalog.MovementCopying, Since: at, Layout: &catalog.Layout{
+				UUID: uuid.UUID{12}, Key: field("name", int32(1)), Chunks: []catalog.Chunk{{Shard: "s1"}, {Shard: "s0"}, {Shard: "s1"}},
+			}},
+			{ID: uuid.UUID{2}, NS: "shop.orders", Collection: uuid.UUID{7, 8, 9}, From: "s0", To: "s1", State: catalog.MovementGone, Layout: &catalog.Layout{UUID: uuid.UUID{7, 8, 9}}},
+			{ID: uuid.UUID{3}, NS: "blog.posts", Collection: uuid.UUID{10, 11}, From: "s1", To: "s0", State: catalog.MovementCopying},
+		},
 		Actions: []catalog.LogEntry{
 			{ID: "3", Action: true, Server: "a:1", Time: at, What: "balancer.round", Details: field("errorOccured", false)},
 		},

@@ -329,6 +329,9 @@ func cloneMovement(v catalog.Movement) catalog.Movement {
 			MinKey: append([]byte{}, v.Range.MinKey...), MaxKey: bytes.Clone(v.Range.MaxKey),
 		}
 	}
+	if v.Layout != nil {
+		v.Layout = &catalog.Layout{UUID: v.Layout.UUID, Key: cloneSlice(v.Layout.Key), Chunks: slices.Clone(v.Layout.Chunks)}
+	}
 	return v
 }
 

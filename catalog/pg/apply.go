@@ -122,7 +122,9 @@ func (s *Store) apply(ctx context.Context, tx pgx.Tx, c catalog.Change, v catalo
 		queueEdit(b, &c.Chunks[i], &removed[i], v)
 	}
 	queueSettings(b, c.Settings, v)
-	queueMovements(b, c.Movements, v)
+	if err := queueMovements(b, c.Movements, v); err != nil {
+		return err
+	}
 	s.queueLog(b, c.Log)
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
 		return err

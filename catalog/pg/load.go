@@ -94,7 +94,7 @@ func queueLoad(b *pgx.Batch, d *catalog.Delta, after catalog.Version) {
 		return r.Scan(&v.ID, (*[]byte)(&v.Doc))
 	}, `SELECT id, doc FROM shardgate.settings WHERE version > $1 ORDER BY id`, after)
 	queueRows(b, &d.Movements, scanMovement, `SELECT id, ns, collection, donor, recipient, state, switched_at, since,
-		min, max, min_key, max_key FROM shardgate.movements WHERE version > $1 ORDER BY id`, after)
+		min, max, min_key, max_key, layout FROM shardgate.movements WHERE version > $1 ORDER BY id`, after)
 	if d.Full {
 		return
 	}
@@ -153,10 +153,14 @@ func scanMovement(r pgx.Rows, v *catalog.Movement) error {
 		id  string
 		at  int64
 		rng catalog.Range
+		lay []byte
 	)
 	err := r.Scan(&id, &v.NS, &v.Collection, &v.From, &v.To, &v.State, &at, &v.Since,
-		(*[]byte)(&rng.Min), (*[]byte)(&rng.Max), &rng.MinKey, &rng.MaxKey)
+		(*[]byte)(&rng.Min), (*[]byte)(&rng.Max), &rng.MinKey, &rng.MaxKey, &lay)
 	if err != nil {
+		return err
+	}
+	if v.Layout, err = catalog.DecodeLayout(lay); err != nil {
 		return err
 	}
 	if rng.Min != nil {

@@ -87,6 +87,7 @@ func up(ctx context.Context, db *sql.DB, wait time.Duration) (current, known int
 	}
 	p, err := goose.NewProvider(goose.DialectPostgres, db, files,
 		goose.WithTableName("shardgate.schema_version"),
+		goose.WithAllowOutofOrder(true), // numbers are given out before their changes are ready
 		goose.WithSessionLocker(locker), goose.WithDisableGlobalRegistry(true))
 	if err != nil {
 		return 0, 0, err

@@ -92,24 +92,29 @@ func queueSettings(b *pgx.Batch, settings []catalog.Setting, v catalog.Version) 
 	}
 }
 
-func queueMovements(b *pgx.Batch, movements []catalog.Movement, v catalog.Version) {
+func queueMovements(b *pgx.Batch, movements []catalog.Movement, v catalog.Version) error {
 	for i := range movements {
 		m := &movements[i]
 		var rng catalog.Range // NULLs where there is none
 		if m.Range != nil {
 			rng = *m.Range
 		}
+		layout, err := catalog.EncodeLayout(m.Layout)
+		if err != nil {
+			return err
+		}
 		b.Queue(`INSERT INTO shardgate.movements (id, ns, collection, donor, recipient, state, switched_at, since, version,
-				min, max, min_key, max_key)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
+				min, max, min_key, max_key, layout)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
 			ON CONFLICT (id) DO UPDATE SET ns = excluded.ns, collection = excluded.collection, donor = excluded.donor,
 				recipient = excluded.recipient, state = excluded.state, switched_at = excluded.switched_at,
 				since = excluded.since, version = excluded.version, min = excluded.min, max = excluded.max,
-				min_key = excluded.min_key, max_key = excluded.max_key`,
+				min_key = excluded.min_key, max_key = excluded.max_key, layout = excluded.layout`,
 			m.ID.String(), m.NS, m.Collection, m.From, m.To, m.State, int64(m.At), millis(m.Since), v,
-			[]byte(rng.Min), []byte(rng.Max), rng.MinKey, rng.MaxKey)
+			[]byte(rng.Min), []byte(rng.Max), rng.MinKey, rng.MaxKey, layout)
 		queueRevive(b, goneMovement, m.ID.String())
 	}
+	return nil
 }
 
 // ids are the names by which movements are stored.
