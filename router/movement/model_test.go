@@ -53,6 +53,7 @@ type runner struct {
 	undone    bool // of Undo: the outcome is on record
 	opened    bool // of Undo: writes flow
 	recording bool // of Switch: the recipient's token is closed
+	swapped   bool // of Switch that reshards: the original is gone
 	sweeping  bool // of Clean and Undo of a range: it has the permission to delete
 	swept     bool
 }
@@ -86,6 +87,12 @@ type model struct {
 	ranged                      bool // a range moves, between shards that have more of the collection
 	noAnnounce, noPermit, noEnd bool
 	cleanAtOnce, reopens        bool
+
+	// A collection is resharded: reads are held back, too, and the copy takes the original's
+	// place on the shards before the catalog knows. Donors and recipients are one each here:
+	// each copy is its donor's alone.
+	reshards             bool
+	noReaders, swapFirst bool
 }
 
 func (m *model) start() world {
@@ -102,7 +109,7 @@ func (m *model) start() world {
 
 // writes bounds how many there are.
 func (m *model) writes() int {
-	if m.ranged {
+	if m.ranged || m.reshards {
 		return 1
 	}
 	return maxWrites
@@ -116,8 +123,11 @@ func (m *model) takeovers() int {
 	return maxTakeovers
 }
 
+// many reports whether there are operations on all shards.
+func (m *model) many() bool { return m.ranged || m.reshards }
+
 // check returns what is wrong with a state.
-func (w *world) check() error {
+func (w *world) check(m *model) error {
 	owner := shardA
 	if w.outcome == OutcomeSwitched != w.moved {
 		owner = shardB
@@ -126,7 +136,7 @@ func (w *world) check() error {
 		return fmt.Errorf("a write is lost: the owner has %d of %d", w.data[owner], w.acked)
 	}
 	for i := range w.servers {
-		if s := &w.servers[i]; w.data[s.owner] < w.acked {
+		if s := &w.servers[i]; !(m.reshards && s.held) && w.data[s.owner] < w.acked {
 			return fmt.Errorf("router %d reads at %d, which has %d of %d", i, s.owner, w.data[s.owner], w.acked)
 		}
 	}
@@ -138,7 +148,7 @@ func (w *world) check() error {
 		if w.data[s.manyView.owner] < s.seen {
 			return fmt.Errorf("what router %d still reads at %d is gone", i, s.manyView.owner)
 		}
-		if other := 1 - s.manyView.owner; s.manyView.unowned != other && w.data[other] > 0 {
+		if other := 1 - s.manyView.owner; m.ranged && s.manyView.unowned != other && w.data[other] > 0 {
 			return fmt.Errorf("an operation of router %d meets the copy on %d", i, other)
 		}
 	}
@@ -213,7 +223,7 @@ func (m *model) explore() (states int, stuck bool, wrong error) {
 	var ends []int32
 	for at := int32(0); int(at) < len(worlds); at++ {
 		w := worlds[at]
-		if err := w.check(); err != nil {
+		if err := w.check(m); err != nil {
 			return len(worlds), false, fmt.Errorf("%w in %+v", err, w)
 		}
 		if w.done {
@@ -252,9 +262,9 @@ func (m *model) explore() (states int, stuck bool, wrong error) {
 // over from it at any point, dead or paused.
 func TestModel(t *testing.T) {
 	t.Parallel()
-	for _, m := range []*model{{}, {ranged: true}} {
+	for _, m := range []*model{{}, {ranged: true}, {reshards: true}} {
 		n, stuck, err := m.explore()
-		t.Logf("%d states: 2 routers, %d writes, %d takeovers, of a range: %t", n, m.writes(), m.takeovers(), m.ranged)
+		t.Logf("%d states: 2 routers, %d writes, %d takeovers, of a range: %t, resharding: %t", n, m.writes(), m.takeovers(), m.ranged, m.reshards)
 		require.NoError(t, err)
 		require.False(t, stuck, "a movement that can come to no end")
 	}
@@ -274,6 +284,10 @@ func TestModelFindsFaults(t *testing.T) {
 		"a late sweep gets a permission":         {ranged: true, noEnd: true},
 		"a late mover makes its token again":     {ranged: true, reopens: true},
 		"a copy is deleted while it is read":     {ranged: true, cleanAtOnce: true},
+		"resharded before writes are at rest":    {reshards: true, noDrain: true},
+		"resharded while it is read":             {reshards: true, noReaders: true},
+		"resharded, and undone":                  {reshards: true, noRecord: true},
+		"swapped before that is on record":       {reshards: true, swapFirst: true},
 	} {
 		_, _, err := m.explore()
 		require.Error(t, err, name)

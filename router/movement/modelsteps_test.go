@@ -10,7 +10,7 @@ func (m *model) serve(w world, i int) (out []world) {
 		n.servers[i].view = w.catalog
 		out = append(out, n)
 	}
-	if m.ranged && i == 0 {
+	if m.many() && i == 0 && (s.many || m.ranged || !s.held) {
 		n := w
 		if n.servers[i].many = !s.many; n.servers[i].many {
 			n.servers[i].manyView, n.servers[i].seen = s.view, w.acked
@@ -19,7 +19,7 @@ func (m *model) serve(w world, i int) (out []world) {
 		}
 		out = append(out, n)
 	}
-	if !s.writing && !s.held && w.begun < m.writes() && (!m.ranged || i == 1) {
+	if !s.writing && !s.held && w.begun < m.writes() && (!m.many() || i == 1) {
 		n := w
 		n.begun++
 		n.servers[i].writing, n.servers[i].to, n.servers[i].old = true, s.owner, s.view
@@ -114,6 +114,10 @@ func (m *model) step(w world, i int) []world {
 			r.facts.Equal = true
 		}
 	case Record:
+		if m.swapFirst && !r.swapped {
+			r.swapped, n.data[shardA] = true, 0
+			return []world{n}
+		}
 		if n.outcome == OutcomeNone {
 			n.outcome = OutcomeSwitched
 		}
@@ -139,7 +143,7 @@ func (m *model) change(w world, i int, a Action) []world {
 	case Hold:
 		w.catalog.held, r.facts.Held = true, true
 	case Drain:
-		if !w.acknowledged() {
+		if !w.acknowledged() || m.reshards && !m.noReaders && !w.unread() {
 			put := w // it takes too long: writes flow again
 			put.catalog.held = false
 			p := &put.runners[i]
@@ -152,6 +156,9 @@ func (m *model) change(w world, i int, a Action) []world {
 			w.token, w.closed, r.recording = false, true, true
 			w.ended[shardB] = true
 			return []world{w}
+		}
+		if m.reshards {
+			return []world{swap(w, i)}
 		}
 		w.state, w.catalog = catalog.MovementSwitched, view{held: true, owner: shardB, unowned: nowhere}
 		if m.ranged {
@@ -172,6 +179,19 @@ func (m *model) change(w world, i int, a Action) []world {
 		w.done, r.alive = true, false
 	}
 	return []world{w}
+}
+
+// swap does a part of Switch of a resharding: the copy takes the original's place, then the
+// catalog knows, and all is open again.
+func swap(w world, i int) world {
+	r := &w.runners[i]
+	if !r.swapped {
+		r.swapped, w.data[shardA] = true, 0
+		return w
+	}
+	w.state, w.catalog = catalog.MovementGone, view{owner: shardB, unowned: nowhere}
+	w.done, r.alive = true, false
+	return w
 }
 
 // sweep deletes what a shard does not own, by a permission, as one that may come late, though
