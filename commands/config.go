@@ -31,12 +31,15 @@ func configDocuments(ctx context.Context, req *request, coll string) ([]bson.Raw
 	view.ClusterID = configdb.ClusterID(view.Settings)
 	for _, e := range s.Entries {
 		c := catalog.CollectionChunks{Collection: *e.Coll}
-		if e.Table != nil && (coll == "chunks" || coll == "placementHistory") {
+		if e.Table != nil && (coll == "chunks" || coll == "placementHistory" || coll == "reshardingOperations") {
 			for i := range e.Table.Len() {
 				c.Chunks = append(c.Chunks, *e.Table.Chunk(i))
 			}
 		}
 		view.Collections = append(view.Collections, c)
+	}
+	for _, m := range s.Movements {
+		view.Movements = append(view.Movements, m)
 	}
 	var err error
 	switch coll {

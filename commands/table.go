@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync/atomic"
 
+	"github.com/shardgate/shardgate/router"
 	"github.com/shardgate/shardgate/router/relay"
 )
 
@@ -116,12 +117,16 @@ func ddl() []Command {
 
 func sharding() []Command {
 	return []Command{
+		{Name: "abortReshardCollection", Help: "Ends a resharding and leaves the collection as it was.", AdminOnly: true, WriteConcern: true, run: abortResharding(router.Resharding)},
+		{Name: "abortUnshardCollection", Help: "Ends what unshardCollection does and leaves the collection as it was.", AdminOnly: true, WriteConcern: true, run: abortResharding(router.Unsharding)},
 		{Name: "addShard", Help: "Adds a replica set as a shard.", AdminOnly: true, WriteConcern: true, run: addShard},
 		{Name: "balancerCollectionStatus", Help: "Says whether a collection lies as a balancer would have it.", AdminOnly: true, run: balancerCollectionStatus},
 		{Name: "balancerStart", Help: "Allows the balancer, which does not exist yet.", AdminOnly: true, WriteConcern: true, run: setBalancer},
 		{Name: "balancerStatus", Help: "Says whether the balancer runs: it does not exist yet.", AdminOnly: true, run: balancerStatus},
 		{Name: "balancerStop", Help: "Forbids the balancer, which does not exist yet.", AdminOnly: true, WriteConcern: true, run: setBalancer},
+		{Name: "cleanupReshardCollection", Help: "Clears up what a dead router has left of a resharding.", AdminOnly: true, WriteConcern: true, run: cleanUpResharding},
 		{Name: "clearJumboFlag", Help: "Takes the mark from a chunk that says that it is too large to move.", AdminOnly: true, WriteConcern: true, run: clearJumboFlag},
+		{Name: "commitReshardCollection", Help: "Waits for a resharding to end.", AdminOnly: true, WriteConcern: true, run: commitResharding},
 		{Name: "enableSharding", Help: "Makes a database.", AdminOnly: true, WriteConcern: true, run: enableSharding},
 		{Name: "flushRouterConfig", Help: "Loads the routing tables anew.", AdminOnly: true, run: flushRouterConfig},
 		{Name: "getShardMap", Help: "Lists the shards' connection strings.", AdminOnly: true, run: getShardMap},
@@ -135,9 +140,11 @@ func sharding() []Command {
 		{Name: "movePrimary", Aliases: []string{"moveprimary"}, Help: "Moves a database's unsharded collections off its primary shard, and makes another shard the primary.", AdminOnly: true, WriteConcern: true, run: movePrimary},
 		{Name: "moveRange", Help: "Moves a range of shard-key values to another shard, cutting it off its chunk.", AdminOnly: true, WriteConcern: true, run: moveRange},
 		{Name: "refineCollectionShardKey", Help: "Adds fields to a collection's shard key.", AdminOnly: true, WriteConcern: true, run: refineCollectionShardKey},
+		{Name: "reshardCollection", Help: "Gives a sharded collection another shard key while it is in use.", AdminOnly: true, WriteConcern: true, run: reshardCollection},
 		{Name: "setAllowMigrations", Help: "Allows or forbids moving a collection's chunks.", AdminOnly: true, WriteConcern: true, run: setAllowMigrations},
 		{Name: "shardCollection", Help: "Shards a collection.", AdminOnly: true, WriteConcern: true, run: shardCollection},
 		{Name: "split", Help: "Cuts a chunk in two.", AdminOnly: true, WriteConcern: true, run: split},
+		{Name: "unshardCollection", Help: "Puts a sharded collection whole on one shard while it is in use.", AdminOnly: true, WriteConcern: true, run: unshardCollection},
 	}
 }
 
@@ -186,10 +193,8 @@ func refused() []Command {
 // notYet are the commands that a mongos has and shardgate does not have yet: 238.
 func notYet() []Command {
 	names := []string{
-		"abortMoveCollection", "abortReshardCollection", "abortUnshardCollection",
-		"addShardToZone", "analyzeShardKey", "appendOplogNote", "authenticate",
-		"bulkWrite", "checkMetadataConsistency", "cleanupReshardCollection",
-		"collStats", "commitReshardCollection", "configureCollectionBalancing",
+		"abortMoveCollection", "addShardToZone", "analyzeShardKey", "appendOplogNote", "authenticate",
+		"bulkWrite", "checkMetadataConsistency", "collStats", "configureCollectionBalancing",
 		"configureQueryAnalyzer", "connPoolStats", "connPoolSync", "convertToCapped",
 		"createRole", "createUser", "currentOp", "dataSize", "dropAllRolesFromDatabase",
 		"dropAllUsersFromDatabase", "dropConnections", "dropRole", "dropUser", "features",
@@ -199,12 +204,12 @@ func notYet() []Command {
 		"logout", "mapReduce", "netstat", "planCacheClear", "planCacheClearFilters",
 		"planCacheListFilters", "planCacheSetFilter", "profile",
 		"removeShard", "removeShardFromZone", "repairShardedCollectionChunksHistory",
-		"reshardCollection", "revokePrivilegesFromRole", "revokeRolesFromRole", "revokeRolesFromUser",
+		"revokePrivilegesFromRole", "revokeRolesFromRole", "revokeRolesFromUser",
 		"rolesInfo", "rotateCertificates", "saslContinue", "saslStart",
 		"setClusterParameter", "setDefaultRWConcern", "setFeatureCompatibilityVersion",
 		"setIndexCommitQuorum", "setParameter", "setProfilingFilterGlobally", "setUserWriteBlockMode",
 		"shutdown", "splitVector", "transitionFromDedicatedConfigServer",
-		"transitionToDedicatedConfigServer", "unshardCollection", "updateRole", "updateUser",
+		"transitionToDedicatedConfigServer", "updateRole", "updateUser",
 		"updateZoneKeyRange", "validateDBMetadata",
 	}
 	rows := make([]Command, len(names))

@@ -134,6 +134,9 @@ func (s *Snapshot) shardsUnder(lock string) []string {
 	}
 	for _, m := range s.movementsOf(lock, catalog.MovementCopying, catalog.MovementSwitched, catalog.MovementLeaving) {
 		shards = append(shards, m.From, m.To)
+		if m.Layout != nil {
+			shards = append(shards, m.Layout.Shards()...)
+		}
 	}
 	if _, coll := catalog.SplitNS(lock); coll != "" {
 		add(s.Entries[lock])

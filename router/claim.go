@@ -45,7 +45,7 @@ func derivedSession(id UUID, purpose string, n uint64) UUID {
 }
 
 // claimID names a statement: the client's session, transaction number and statement, on one
-// life of the collection.
+// life of the collection, which its timestamp tells: that stays when its key changes.
 func claimID(op *Op, w *single) bson.D {
 	s := op.Session
 	return bson.D{
@@ -53,7 +53,7 @@ func claimID(op *Op, w *single) bson.D {
 		{Key: "uid", Value: bson.Binary{Data: s.UID[:]}},
 		{Key: "txnNumber", Value: op.Txn.Number},
 		{Key: "stmtId", Value: w.stmt},
-		{Key: "collection", Value: bson.Binary{Subtype: 4, Data: w.entry.Coll.UUID[:]}},
+		{Key: "collection", Value: w.entry.Coll.Timestamp.BSON()},
 	}
 }
 

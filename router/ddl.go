@@ -78,7 +78,10 @@ func (r *Router) awaitLock(ctx context.Context, name, why string) (catalog.Lock,
 		if !errors.Is(err, catalog.ErrLocked) || time.Now().After(limit) {
 			return lock, err
 		}
-		if len(r.snap.Load().movementsOf(name, catalog.MovementCopying)) > 0 {
+		for _, m := range r.snap.Load().movementsOf(name, catalog.MovementCopying) {
+			if m.Layout != nil {
+				return lock, errResharding(m.NS)
+			}
 			return lock, mongoerr.New(mongoerr.ConflictingOperationInProgress, "the collection, or one of the database, is being moved to another shard")
 		}
 		if !sleep(ctx, 10*time.Millisecond) {

@@ -34,15 +34,15 @@ func (r *Router) FindAndModify(ctx context.Context, op *Op) error {
 		}
 	}
 	defer func() { r.finish(ctx, op, s.entry) }()
-	a, err := targetFindAndModify(op, s.entry, upsert)
-	if err != nil {
-		return err
-	}
+	a, refused := targetFindAndModify(op, s.entry, upsert)
 	one := []statement{{aim: a}}
 	ran, again, err := r.ranBefore(ctx, op, s.entry, 1, one)
 	if err == nil && again {
 		err = r.sendBack(ctx, op, s.entry, one, ran)
 		a = one[0].aim
+	}
+	if err == nil && !(again && a.exact) {
+		err = refused // unless it ran when the collection had another key
 	}
 	if err != nil {
 		return err

@@ -31,13 +31,13 @@ func (r *Router) GetMore(ctx context.Context, op *Op) error {
 		r.cursors.checkIn(c, false)
 		return err
 	}
-	if c.passes && r.hasMovedAway(c) {
+	if c.passes && r.hasMovedAway(ctx, c) {
 		r.checkIn(ctx, c, true)
 		return errHistoryMoved(c.NS)
 	}
 	if c.passes {
 		done, err := r.passGetMore(ctx, op, c)
-		if err == nil && r.hasMovedAway(c) {
+		if err == nil && r.hasMovedAway(ctx, c) {
 			op.Reply.Reset() // it may be the end of the former copy
 			done, err = true, errHistoryMoved(c.NS)
 		}

@@ -98,7 +98,7 @@ type mover struct {
 	lock  catalog.Lock
 	row   catalog.Movement
 	facts movement.Facts
-	copy  *copier // of the router that began it
+	copy  copying // of the router that began it
 	keys  *shardkey.Pattern
 	begun catalog.Version // in which the row came, for the router that began it
 
@@ -108,12 +108,25 @@ type mover struct {
 	cause   error         // why it failed
 }
 
+// copying makes the copy of what moves, for the router that began it.
+type copying interface {
+	shape(ctx context.Context) error  // makes the recipients' collection
+	all(ctx context.Context) error    // copies, and follows the changes until little is left
+	finish(ctx context.Context) error // follows them to their end, and compares
+	close(ctx context.Context)
+	counts() (copied, changed int64)
+}
+
 // begin puts the movement's row and carries it out to the switch; what comes after may be
 // left to others. A client that goes away does not end it, its time limit does.
 func (m *mover) begin(ctx context.Context) error {
 	run, cancel := m.r.untilEnding(ctx)
 	defer cancel()
-	m.copy = newCopier(m)
+	if m.row.Layout != nil {
+		m.copy = newResharding(m)
+	} else {
+		m.copy = newCopier(m)
+	}
 	v, err := m.r.applyVersion(run, catalog.Change{
 		Locks: m.locks(), Movements: []catalog.Movement{m.row}, Log: []catalog.LogEntry{m.log("start")},
 	})
@@ -128,8 +141,12 @@ func (m *mover) begin(ctx context.Context) error {
 		return err
 	}
 	m.carryOn(run)
+	if m.row.Layout != nil && errors.Is(m.cause, errTokenGone) {
+		m.cause = mongoerr.Newf(mongoerr.ReshardCollectionAborted, "the resharding of %s was ended by somebody", m.row.NS)
+	}
+	copied, changed := m.copy.counts()
 	m.r.log.Info().Str("ns", m.row.NS).Str("from", m.row.From).Str("to", m.row.To).Str("state", string(m.row.State)).
-		Int64("documents", m.copy.copied).Int64("changes", m.copy.changed).Dur("held", m.held).Err(m.cause).Msg(m.command())
+		Int64("documents", copied).Int64("changes", changed).Dur("held", m.held).Err(m.cause).Msg(m.command())
 	return m.cause
 }
 

@@ -70,10 +70,16 @@ func (m *mover) newChunks(e *Entry, at catalog.Timestamp) (catalog.ChunkEdit, er
 
 // command is what began the movement.
 func (m *mover) command() string {
-	if m.row.Range != nil {
+	switch l := m.row.Layout; {
+	case m.row.Range != nil:
 		return "moveChunk"
+	case l == nil:
+		return "moveCollection"
+	case l.Key == nil:
+		return "unshardCollection"
+	default:
+		return "reshardCollection"
 	}
-	return "moveCollection"
 }
 
 // log is an entry of the changelog, as sh.status() and others count them.
@@ -100,6 +106,17 @@ func (m *mover) sides(note string) []catalog.LogEntry {
 
 func (m *mover) details() bson.D {
 	d := bson.D{{Key: "from", Value: m.row.From}, {Key: "to", Value: m.row.To}, {Key: "id", Value: m.row.ID.String()}}
+	if l := m.row.Layout; l != nil {
+		d = bson.D{
+			{Key: "shards", Value: l.Shards()},
+			{Key: "numChunks", Value: int32(len(l.Chunks))},
+			{Key: "uuid", Value: binaryUUID(l.UUID)},
+			{Key: "id", Value: m.row.ID.String()},
+		}
+		if l.Key != nil {
+			d = append(bson.D{{Key: "key", Value: l.Key}}, d...)
+		}
+	}
 	if r := m.row.Range; r != nil {
 		d = append(bson.D{{Key: "min", Value: r.Min}, {Key: "max", Value: r.Max}}, d...)
 	}

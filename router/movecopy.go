@@ -31,8 +31,10 @@ const (
 // the donor had it at some time, and at last as the donor has it (docs/movement.md).
 type copier struct {
 	m      *mover
-	to     guarded // writes to the recipient
-	ttl    bool    // the collection has a TTL index: documents may go on either side by themselves
+	from   string      // the donor
+	to     guarded     // writes to the recipient
+	re     *resharding // of which this reads one donor; nil: a movement to one recipient, to which it writes
+	ttl    bool        // the collection has a TTL index: documents may go on either side by themselves
 	stream struct {
 		cursor int64
 		at     uint64          // all changes up to this time have been handed out
@@ -44,10 +46,10 @@ type copier struct {
 }
 
 func newCopier(m *mover) *copier {
-	return &copier{m: m, to: guarded{
-		m: m, shard: m.row.To, session: m.row.ID, token: bson.D{{Key: "_id", Value: m.tokenID()}, {Key: "open", Value: true}},
-	}}
+	return &copier{m: m, from: m.row.From, to: m.writer(m.row.To)}
 }
+
+func (c *copier) counts() (copied, changed int64) { return c.copied, c.changed }
 
 func (c *copier) names() (db, coll string) { return catalog.SplitNS(c.m.row.NS) }
 
@@ -62,7 +64,7 @@ func (c *copier) shape(ctx context.Context) error {
 	if like == nil || like.uuid() != m.row.Collection {
 		return mongoerr.Newf(mongoerr.NamespaceNotFound, "ns not found on its shard: %s", m.row.NS)
 	}
-	if err := m.openRecipient(ctx); err != nil {
+	if err := m.openAt(ctx, m.row.To); err != nil {
 		return err
 	}
 	if !m.hasElse(m.row.To) {
@@ -133,7 +135,7 @@ func (c *copier) note(ctx context.Context, majority bool) (uint64, error) {
 	if majority {
 		cmd = append(cmd, bson.E{Key: "writeConcern", Value: majorityWrites})
 	}
-	body, err := c.m.r.run(ctx, c.m.row.From, "admin", cmd)
+	body, err := c.m.r.run(ctx, c.from, "admin", cmd)
 	if err != nil {
 		return 0, err
 	}
@@ -149,7 +151,7 @@ func (c *copier) openStream(ctx context.Context) (err error) {
 		return err
 	}
 	db, coll := c.names()
-	body, err := c.m.r.run(ctx, c.m.row.From, db, bson.D{
+	body, err := c.m.r.run(ctx, c.from, db, bson.D{
 		{Key: "aggregate", Value: coll},
 		{Key: "pipeline", Value: bson.A{
 			bson.D{{Key: "$changeStream", Value: bson.D{{Key: "startAtOperationTime", Value: bson.Timestamp{T: uint32(c.readAt >> 32), I: uint32(c.readAt)}}}}},
@@ -172,13 +174,13 @@ func (c *copier) openStream(ctx context.Context) (err error) {
 // shard key, at majority.
 func (c *copier) scan(ctx context.Context) error {
 	db, coll := c.names()
-	cmd, err := c.m.scanOf(ctx, c.m.row.From, copyBatch)
+	cmd, err := c.m.scanOf(ctx, c.from, copyBatch)
 	if err != nil {
 		return err
 	}
 	cmd = append(cmd, bson.E{Key: "readConcern", Value: c.concern()})
 	for {
-		body, err := c.m.r.run(ctx, c.m.row.From, db, cmd)
+		body, err := c.m.r.run(ctx, c.from, db, cmd)
 		if err != nil {
 			return err
 		}
@@ -194,7 +196,7 @@ func (c *copier) scan(ctx context.Context) error {
 			return err
 		}
 		c.m.r.failpoint(ctx, "move-batch")
-		if _, err := c.poll(ctx, time.Millisecond); err != nil {
+		if err := c.keepUp(ctx); err != nil {
 			return err
 		}
 		if id == 0 {
@@ -224,7 +226,7 @@ func (c *copier) insertAll(ctx context.Context, batch []byte) error {
 		if err := c.m.r.throttle(ctx, size); err != nil {
 			return err
 		}
-		err := c.to.inTxn(ctx, func(run txnRun) error { return c.insert(run, docs) })
+		err := c.put(ctx, docs)
 		if mongoerr.CodeOf(err) == mongoerr.DuplicateKey {
 			// Some are there by the change stream, or meet an older state of others.
 			ids := make([]bson.RawValue, len(docs))
@@ -242,7 +244,7 @@ func (c *copier) insertAll(ctx context.Context, batch []byte) error {
 		if n == 0 {
 			return wire.ErrMalformed
 		}
-		if is, err := c.m.within(e.Value); err != nil || !is {
+		if is, err := c.within(e.Value); err != nil || !is {
 			if err != nil {
 				return err
 			}
@@ -299,7 +301,7 @@ func (c *copier) follow(ctx context.Context, until uint64) error {
 // brings it up to date.
 func (c *copier) poll(ctx context.Context, wait time.Duration) (n int, err error) {
 	db, coll := c.names()
-	body, err := c.m.r.run(ctx, c.m.row.From, db, bson.D{
+	body, err := c.m.r.run(ctx, c.from, db, bson.D{
 		{Key: "getMore", Value: c.stream.cursor},
 		{Key: "collection", Value: coll},
 		{Key: "batchSize", Value: int32(pollBatch)},
@@ -388,7 +390,7 @@ func (c *copier) close(ctx context.Context) {
 	db, coll := c.names()
 	ctx, cancel := withTimeout(ctx)
 	defer cancel()
-	_, err := c.m.r.run(ctx, c.m.row.From, db, bson.D{{Key: "killCursors", Value: coll}, {Key: "cursors", Value: bson.A{c.stream.cursor}}})
+	_, err := c.m.r.run(ctx, c.from, db, bson.D{{Key: "killCursors", Value: coll}, {Key: "cursors", Value: bson.A{c.stream.cursor}}})
 	if err != nil {
 		c.m.r.log.Debug().Err(err).Msg("close a movement's change stream")
 	}

@@ -1,7 +1,9 @@
 package router
 
 import (
+	"context"
 	"regexp"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
@@ -127,13 +129,23 @@ func errHistoryMoved(ns string) error {
 }
 
 // hasMovedAway reports whether what a change stream watches has moved since: where it looks
-// there are no more changes, or those of a copy.
-func (r *Router) hasMovedAway(c *Cursor) bool {
+// there are no more changes, or those of a copy. While a resharding may be replacing the
+// collection it waits to know.
+func (r *Router) hasMovedAway(ctx context.Context, c *Cursor) bool {
 	if c.watches == nil {
 		return false
 	}
-	e := r.snap.Load().Entries[c.watches.Coll.NS]
-	return e != nil && e.Coll.UUID == c.watches.Coll.UUID && e.movedAt() != c.watches.movedAt()
+	s := r.snap.Load()
+	e := s.Entries[c.watches.Coll.NS]
+	for e != nil && e.Coll.State == catalog.StateFenced && s.reshardingOf(e.Coll.NS) != nil {
+		if r.awaitReplacement(ctx, e, time.Time{}) != nil {
+			return true
+		}
+		s = r.snap.Load()
+		e = s.Entries[c.watches.Coll.NS]
+	}
+	return e != nil && e.Coll.Timestamp == c.watches.Coll.Timestamp &&
+		(e.Coll.UUID != c.watches.Coll.UUID || e.movedAt() != c.watches.movedAt())
 }
 
 func quoteRegex(s string) string { return regexp.QuoteMeta(s) }

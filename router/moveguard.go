@@ -21,6 +21,11 @@ type guarded struct {
 	number  int64  // of the last transaction
 }
 
+// writer writes to a recipient as long as the movement's token is there.
+func (m *mover) writer(shard string) guarded {
+	return guarded{m: m, shard: shard, session: m.row.ID, token: bson.D{{Key: "_id", Value: m.tokenID()}, {Key: "open", Value: true}}}
+}
+
 // txnRun runs a statement of a guarded transaction.
 type txnRun func(db string, cmd bson.D) (wire.Doc, error)
 

@@ -27,7 +27,7 @@ const (
 func (r *Router) found(lock catalog.Lock, row catalog.Movement) *mover {
 	m := &mover{r: r, lock: lock, row: row, facts: movement.Facts{State: row.State}}
 	if e := m.entry(); e != nil {
-		m.facts.Held = e.Coll.State == catalog.StateHeld
+		m.facts.Held = e.Coll.State != catalog.StateOpen
 	}
 	return m
 }

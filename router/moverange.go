@@ -64,9 +64,22 @@ func (m *mover) part(docs []bson.Raw) ([]bson.Raw, error) {
 	if m.row.Range == nil {
 		return docs, nil
 	}
+	return those(docs, m.within)
+}
+
+// part keeps of the donor's documents those that belong to what moves.
+func (c *copier) part(docs []bson.Raw) ([]bson.Raw, error) {
+	if c.re == nil {
+		return c.m.part(docs)
+	}
+	return those(docs, c.within)
+}
+
+// those keeps of documents those that belong to something.
+func those(docs []bson.Raw, belongs func([]byte) (bool, error)) ([]bson.Raw, error) {
 	var in []bson.Raw
 	for _, d := range docs {
-		is, err := m.within(d)
+		is, err := belongs(d)
 		if err != nil {
 			return nil, err
 		}

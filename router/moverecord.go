@@ -35,9 +35,11 @@ func outcomeName(o movement.Outcome) string {
 func (m *mover) decide(ctx context.Context, want movement.Outcome) (movement.Outcome, error) {
 	out, err := m.decideAt(ctx, want)
 	if err != nil && isUnreachable(err) && want == movement.OutcomeUndone {
-		found, ferr := m.recordedAt(ctx, m.row.To)
-		if ferr == nil && found == outcomeName(movement.OutcomeSwitched) {
-			return movement.OutcomeSwitched, nil
+		for _, shard := range m.recipients() {
+			found, ferr := m.recordedAt(ctx, shard)
+			if ferr == nil && found == outcomeName(movement.OutcomeSwitched) {
+				return movement.OutcomeSwitched, nil
+			}
 		}
 	}
 	return out, err
@@ -77,6 +79,22 @@ func (m *mover) decideAt(ctx context.Context, want movement.Outcome) (movement.O
 	}
 }
 
+// donors lists the shards that have what moves, until the switch.
+func (m *mover) donors() []string {
+	if e := m.entry(); m.row.Layout != nil && e != nil {
+		return e.Table.Shards()
+	}
+	return []string{m.row.From}
+}
+
+// recipients lists the shards that get it.
+func (m *mover) recipients() []string {
+	if m.row.Layout != nil {
+		return m.row.Layout.Shards()
+	}
+	return []string{m.row.To}
+}
+
 // donorID and tokenID name the movement's documents. They differ, as a shard may be the
 // donor of one movement and the recipient of another, but not of one and the same.
 func (m *mover) donorID() string { return m.row.ID.String() }
@@ -108,26 +126,26 @@ func (m *mover) isDisturbed(ctx context.Context) (is bool, err error) {
 	return is, err
 }
 
-// openRecipient puts the token that every write of the copy needs, if it was not taken away
-// already: one that wakes late does not make it again.
-func (m *mover) openRecipient(ctx context.Context) error {
-	if err := m.r.prepareInternal(ctx, m.row.To); err != nil {
+// openAt puts the token that every write of the copy needs on a recipient, if it was not
+// taken away already: one that wakes late does not make it again.
+func (m *mover) openAt(ctx context.Context, shard string) error {
+	if err := m.r.prepareInternal(ctx, shard); err != nil {
 		return err
 	}
-	_, err := m.noteUnless(ctx, m.row.To, m.tokenID(), "outcome", bson.D{{Key: "open", Value: true}})
+	_, err := m.noteUnless(ctx, shard, m.tokenID(), "outcome", bson.D{{Key: "open", Value: true}})
 	return err
 }
 
-// closeRecipient takes the token away, with the outcome in its place: from now on no copy
+// closeAt takes a recipient's token away, with the outcome in its place: from now on no copy
 // is written by this movement, whoever was paused in it (PROTOCOL.md F5). It returns the
 // recipient's time.
-func (m *mover) closeRecipient(ctx context.Context, out movement.Outcome) (catalog.Timestamp, error) {
-	m.killWriter(ctx)
+func (m *mover) closeAt(ctx context.Context, shard string, out movement.Outcome) (catalog.Timestamp, error) {
+	m.killWriter(ctx, shard)
 	set := bson.D{{Key: "open", Value: false}, {Key: "outcome", Value: outcomeName(out)}}
 	if out == movement.OutcomeSwitched {
 		set = append(set, sweepsEnded()...)
 	}
-	body, err := m.note(ctx, m.row.To, m.tokenID(), set)
+	body, err := m.note(ctx, shard, m.tokenID(), set)
 	if err != nil {
 		return 0, err
 	}
@@ -163,10 +181,10 @@ func (m *mover) noteWhere(ctx context.Context, shard string, query, set bson.D) 
 }
 
 // killWriter ends what a dead router has left open in the movement's session.
-func (m *mover) killWriter(ctx context.Context) {
-	_, err := m.ask(ctx, m.row.To, "admin", bson.D{{Key: "killSessions", Value: bson.A{nobodys(m.row.ID)}}})
+func (m *mover) killWriter(ctx context.Context, shard string) {
+	_, err := m.ask(ctx, shard, "admin", bson.D{{Key: "killSessions", Value: bson.A{nobodys(m.row.ID)}}})
 	if err != nil {
-		m.r.log.Debug().Err(err).Str("shard", m.row.To).Msg("kill a movement's session")
+		m.r.log.Debug().Err(err).Str("shard", shard).Msg("kill a movement's session")
 	}
 }
 

@@ -78,7 +78,9 @@ func (m *mover) setHeld(ctx context.Context, held bool) error {
 	}
 	row := *e.Coll
 	row.State = catalog.StateOpen
-	if held {
+	if held && m.row.Layout != nil {
+		row.State = catalog.StateFenced // reads as well: the collection is about to be replaced
+	} else if held {
 		row.State = catalog.StateHeld
 	}
 	_, err := m.r.applyVersion(ctx, catalog.Change{Locks: m.locks(), Rows: []catalog.Collection{row}})
@@ -89,11 +91,25 @@ func (m *mover) setHeld(ctx context.Context, held bool) error {
 // transaction that may be committed yet (PROTOCOL.md F2, F3). A collMod of nothing takes
 // the lock that all transactions share which have touched the collection.
 func (m *mover) drain(ctx context.Context) error {
-	if err := m.r.await(ctx, m.r.snap.Load().Version, m.row.NS, holdPatience, oldWrites); err != nil {
+	what := oldWrites
+	if m.row.Layout != nil {
+		what = oldOperations
+	}
+	if err := m.r.await(ctx, m.r.snap.Load().Version, m.row.NS, holdPatience, what); err != nil {
 		return err
 	}
+	for _, shard := range m.donors() {
+		if err := m.drainAt(ctx, shard); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// drainAt waits until no open transaction on a donor has touched the collection.
+func (m *mover) drainAt(ctx context.Context, shard string) error {
 	db, coll := catalog.SplitNS(m.row.NS)
-	_, err := m.ask(ctx, m.row.From, db, bson.D{
+	_, err := m.ask(ctx, shard, db, bson.D{
 		{Key: "collMod", Value: coll},
 		{Key: "collectionUUID", Value: binaryUUID(m.row.Collection)},
 		{Key: "maxTimeMS", Value: drainPatience.Milliseconds()},
@@ -121,7 +137,10 @@ func (m *mover) record(ctx context.Context) error {
 // that the donor has shown, and every router's will be (PROTOCOL.md F17).
 func (m *mover) switchOver(ctx context.Context) error {
 	m.cause = nil // it is done, whatever failed on the way
-	at, err := m.closeRecipient(ctx, movement.OutcomeSwitched)
+	if m.row.Layout != nil {
+		return m.swapOver(ctx)
+	}
+	at, err := m.closeAt(ctx, m.row.To, movement.OutcomeSwitched)
 	if err != nil {
 		return err
 	}
@@ -193,7 +212,7 @@ func (m *mover) undo(ctx context.Context) (over bool, err error) {
 	if err := m.r.apply(ctx, catalog.Change{Locks: m.locks(), Log: entries}); err != nil {
 		return false, err
 	}
-	if e := m.entry(); e != nil && e.Coll.State == catalog.StateHeld {
+	if e := m.entry(); e != nil && e.Coll.State != catalog.StateOpen {
 		// Writes need not wait for the copy to go: no router goes there.
 		row := *e.Coll
 		row.State = catalog.StateOpen
@@ -201,11 +220,13 @@ func (m *mover) undo(ctx context.Context) (over bool, err error) {
 			return false, err
 		}
 	}
-	if _, err := m.closeRecipient(ctx, movement.OutcomeUndone); err != nil {
-		return false, err
-	}
-	if _, err := m.cleanShard(ctx, m.row.To, m.tokenID(), forever); err != nil {
-		return false, err
+	for _, shard := range m.recipients() {
+		if _, err := m.closeAt(ctx, shard, movement.OutcomeUndone); err != nil {
+			return false, err
+		}
+		if err := m.discard(ctx, shard); err != nil {
+			return false, err
+		}
 	}
 	if m.copy != nil {
 		m.copy.close(ctx)

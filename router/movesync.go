@@ -33,13 +33,46 @@ func (c *copier) sync(ctx context.Context, ids []bson.RawValue) error {
 		if err != nil {
 			return err
 		}
-		moved, err := c.syncPart(ctx, part, docs)
+		moved, err := c.bringUp(ctx, part, docs)
 		if err != nil {
 			return err
 		}
 		ids = append(ids[len(part):len(ids):len(ids)], moved...)
 	}
 	return nil
+}
+
+// bringUp is sync for what is read at once; moved has to be brought up to date as well.
+func (c *copier) bringUp(ctx context.Context, ids []bson.RawValue, docs []bson.Raw) (moved []bson.RawValue, err error) {
+	if c.re != nil {
+		return c.re.syncPart(ctx, c, ids, docs)
+	}
+	return c.syncPart(ctx, ids, docs)
+}
+
+// put inserts documents of a scan.
+func (c *copier) put(ctx context.Context, docs []bson.Raw) error {
+	if c.re != nil {
+		return c.re.put(ctx, docs)
+	}
+	return c.to.inTxn(ctx, func(run txnRun) error { return c.insert(run, docs) })
+}
+
+// within reports whether a document of the donor belongs to what moves.
+func (c *copier) within(doc []byte) (bool, error) {
+	if c.re != nil {
+		return c.re.isOf(doc, c.from)
+	}
+	return c.m.within(doc)
+}
+
+// keepUp takes what has changed while a scan went on.
+func (c *copier) keepUp(ctx context.Context) error {
+	if c.re != nil {
+		return c.re.keepUp(ctx)
+	}
+	_, err := c.poll(ctx, time.Millisecond)
+	return err
 }
 
 // twinRounds is how often a document of the recipient's own that is in the way is looked at
@@ -71,8 +104,9 @@ func (c *copier) syncPart(ctx context.Context, ids []bson.RawValue, docs []bson.
 		if c.readAt, err = c.note(ctx, true); err != nil {
 			return nil, err
 		}
-		if docs, _, err = c.current(ctx, ids); err != nil {
-			return nil, err
+		var whole bool
+		if docs, whole, err = c.current(ctx, ids); err != nil || !whole {
+			return ids, err // they have grown: not so many at once
 		}
 	}
 	if errors.Is(err, errTwin) {
@@ -126,10 +160,10 @@ func (c *copier) current(ctx context.Context, ids []bson.RawValue) (docs []bson.
 	size := 0
 	defer func() {
 		if err == nil {
-			docs, err = c.m.part(docs)
+			docs, err = c.part(docs)
 		}
 	}()
-	body, err := c.m.r.run(ctx, c.m.row.From, db, cmd)
+	body, err := c.m.r.run(ctx, c.from, db, cmd)
 	for err == nil {
 		var info wire.ShardReply
 		if info, err = wire.Inspect(body); err != nil {
@@ -151,12 +185,12 @@ func (c *copier) current(ctx context.Context, ids []bson.RawValue) (docs []bson.
 		if id == 0 || size > copyBytes && len(ids) > 1 {
 			whole = id == 0 && (size <= copyBytes || len(ids) == 1)
 			if id != 0 {
-				_, kerr := c.m.r.run(ctx, c.m.row.From, db, bson.D{{Key: "killCursors", Value: coll}, {Key: "cursors", Value: bson.A{id}}})
+				_, kerr := c.m.r.run(ctx, c.from, db, bson.D{{Key: "killCursors", Value: coll}, {Key: "cursors", Value: bson.A{id}}})
 				return nil, false, kerr
 			}
 			return docs, whole, nil
 		}
-		body, err = c.m.r.run(ctx, c.m.row.From, db, bson.D{{Key: "getMore", Value: id}, {Key: "collection", Value: coll}})
+		body, err = c.m.r.run(ctx, c.from, db, bson.D{{Key: "getMore", Value: id}, {Key: "collection", Value: coll}})
 	}
 	return nil, false, err
 }

@@ -61,6 +61,8 @@ type Op struct {
 	stmtID  int32   // else the number of the first
 	lost    []lostWrite
 
+	reshaped bool // it may repeat a write of when the collection had another key
+
 	Trace Trace
 }
 

@@ -21,6 +21,11 @@ type record struct {
 	Aside bulky     `bson:"aside"`           // the reply, where it is too long
 }
 
+// recordID names the record of an attempt.
+func recordID(op *Op, w *single, c choice) bson.D {
+	return append(claimID(op, w), bson.E{Key: "attempt", Value: c.Attempt})
+}
+
 // rekeyed is what became of a transaction.
 type rekeyed int
 
@@ -42,7 +47,7 @@ func (r *Router) rekey(ctx context.Context, op *Op, w *single, c choice, owned b
 	if err := r.prepareInternal(ctx, c.Shard); err != nil {
 		return false, err
 	}
-	rec := record{ID: append(claimID(op, w), bson.E{Key: "attempt", Value: c.Attempt}), Until: time.Now().Add(claimLifetime)}
+	rec := record{ID: recordID(op, w, c), Until: time.Now().Add(claimLifetime)}
 	var wait time.Duration
 	for {
 		if op.Txn.Present {

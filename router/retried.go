@@ -88,6 +88,7 @@ func (r *Router) ranBefore(ctx context.Context, op *Op, e *Entry, n int, stmts [
 	if len(moves) == 0 || r.numbers.isNew(&op.Session, op.Txn.Number, since, r.snap.Load().Version) {
 		return nil, false, nil
 	}
+	op.reshaped = r.snap.Load().isReshaped(e)
 	var asked []string
 	for i := range moves {
 		from := moves[i].From
@@ -182,13 +183,14 @@ func (r *Router) probe(ctx context.Context, op *Op, shard string, n int) (ids []
 // and answers with what they did.
 //
 // What was a write of one document whose shard had to be looked for may now need one shard
-// alone, and the other way round, as chunks have moved. Where there is a claim of it, that
-// tells what was done, and what the shard knows by the client's number may be a mark.
+// alone, and the other way round, as chunks have moved, or the key is another one. Where there
+// is a claim of it, that tells what was done, and what the shard knows by the client's number
+// may be a mark.
 func (r *Router) sendBack(ctx context.Context, op *Op, e *Entry, stmts []statement, ran map[int]string) error {
 	for i := range stmts {
 		st := &stmts[i]
 		shard, did := ran[i]
-		if e.Sharded() && st.mayBeClaimed() {
+		if op.reshaped || e.Sharded() && st.mayBeClaimed() {
 			claimed, err := r.isClaimed(ctx, op, e, clientStmtID(op, i))
 			if err != nil {
 				return err

@@ -86,7 +86,7 @@ func (r *Router) writeOnce(ctx context.Context, op *Op, kind writeKind, docs []b
 	if err != nil {
 		return err
 	}
-	if len(ran) == 0 && !s.entry.Sharded() && passable(op, kind, docs) {
+	if len(ran) == 0 && !s.entry.Sharded() && !op.reshaped && passable(op, kind, docs) {
 		return r.passWrite(ctx, op, &s)
 	}
 	if !s.entry.Sharded() {
