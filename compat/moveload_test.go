@@ -266,6 +266,10 @@ func (w *workload) read(r int) {
 
 		cancel()
 
+		if code(err) == 175 && w.keyed {
+			continue // it was resharded: a cursor of before has ended
+		}
+
 		if err != nil && w.running() && (!w.mortal || errors.Is(err, errWrong)) {
 			w.fail("reader at router %d: %w", r, err)
 			return

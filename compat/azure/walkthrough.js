@@ -83,6 +83,29 @@ const names = db.getMongo().getDBNames();
 assert(names.includes('cosmicworks') && names.includes('config') && names.includes('admin') && !names.includes('local'), String(names));
 same(db.getCollectionNames(), ['employee', 'notes', 'products']);
 
+section('reshardCollection');
+assert.strictEqual(db.adminCommand({ reshardCollection: 'cosmicworks.employee', key: { lastName: 'hashed' }, numInitialChunks: 6 }).ok, 1);
+same(db.getSiblingDB('config').collections.findOne({ _id: 'cosmicworks.employee' }).key, { lastName: 'hashed' });
+assert.strictEqual(sh.reshardCollection('cosmicworks.employee', { lastName: 1 }).ok, 1);
+assert.strictEqual(sh.reshardCollection('cosmicworks.employee', { lastName: 1 }).ok, 1, 'it is so already');
+same(db.getSiblingDB('config').collections.findOne({ _id: 'cosmicworks.employee' }).key, { lastName: 1 });
+assert.strictEqual(db.employee.countDocuments({}), 499);
+assert.strictEqual(db.employee.find({ lastName: 'x42' }).explain().queryPlanner.winningPlan.stage, 'SINGLE_SHARD');
+assert(db.employee.getIndexes().map((i) => i.name).includes('lastName_1'));
+assert.strictEqual(errorOf(() => sh.abortReshardCollection('cosmicworks.employee')).code, 339);
+assert.strictEqual(errorOf(() => sh.commitReshardCollection('cosmicworks.employee')).code, 339);
+
+section('unshardCollection and moveCollection');
+assert.strictEqual(sh.unshardCollection('cosmicworks.products', 'shard_1').ok, 1);
+assert.strictEqual(db.products.countDocuments({ category: 'gear' }), 2);
+for (const name of ['products', 'notes']) {
+  assert.strictEqual(db.adminCommand({ moveCollection: 'cosmicworks.' + name, toShard: 'shard_2' }).ok, 1);
+  same(db.getSiblingDB('config').chunks.distinct('shard', { ns: 'cosmicworks.' + name }), ['shard_2']);
+}
+assert.strictEqual(sh.shardCollection('cosmicworks.products', { category: 'hashed' }).ok, 1);
+assert.strictEqual(sh.shardAndDistributeCollection('cosmicworks.orders', { customer: 1 }).ok, 1);
+db.orders.drop();
+
 section('second router');
 const there = new Mongo(other).getDB('cosmicworks');
 assert.strictEqual(there.employee.countDocuments({}), 499);
