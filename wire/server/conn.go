@@ -237,8 +237,7 @@ func (c *Conn) write(b []byte) error {
 		}
 	}
 	if len(b) >= unreadFrom {
-		c.server.logCut(c.server.unread.begin(c, len(b)))
-		defer c.server.unread.end(c)
+		return c.writeLong(b)
 	}
 	_, err := c.nc.Write(b)
 	return err

@@ -41,8 +41,8 @@ type Options struct {
 	Log      zerolog.Logger
 	TLS      *tls.Config // nil: plain
 	MaxConns int         // 0: no limit
-	// MaxUnread bounds the bytes of replies that wait for their clients to read them: beyond it those
-	// connections close that have waited for longest. 0: no limit.
+	// MaxUnread bounds the bytes of replies that wait for clients who do not read them: beyond it the
+	// connections close whose clients have taken nothing for longest. 0: no limit.
 	MaxUnread int64
 	// DrainTimeout bounds how long running operations may finish after Run's
 	// context has ended.

@@ -5,13 +5,14 @@ import (
 	"time"
 )
 
-// A client that does not read holds the memory of its reply, and there may be many such clients. What all of them hold has a limit: beyond it
-// the connections close whose writes have been under way for longest.
+// A client that does not read holds the memory of its reply, and there may be many such clients. What is being written has a limit: beyond it
+// the connections close whose clients have taken nothing for longest. Clients that read keep theirs.
 const (
 	// unreadFrom is the length from which replies count, in bytes. Shorter ones are bounded by the number of connections.
 	unreadFrom = 64 << 10
-	// unreadGrace is how long a write is left alone, for a client that reads may be slow. Beyond twice the limit there is no grace.
-	unreadGrace = time.Second
+	// unreadStep is what a client must take of a reply, in bytes, within unreadGrace.
+	unreadStep  = 256 << 10
+	unreadGrace = 2 * time.Second
 )
 
 // unread counts the replies that are being written.
@@ -28,7 +29,7 @@ type unread struct {
 // waiting is a reply that is being written.
 type waiting struct {
 	size  int64
-	since time.Time
+	since time.Time // the client took a step
 }
 
 // begin counts a reply. Those that are closed for it are returned.
@@ -37,7 +38,17 @@ func (u *unread) begin(c *Conn, size int) []*Conn {
 	defer u.mu.Unlock()
 	u.waiting[c] = waiting{size: int64(size), since: u.now()}
 	u.bytes += int64(size)
-	return u.shedLocked(c)
+	return u.shedLocked()
+}
+
+// took notes that a client has taken a step of its reply.
+func (u *unread) took(c *Conn) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if w, is := u.waiting[c]; is {
+		w.since = u.now()
+		u.waiting[c] = w
+	}
 }
 
 // end ends what begin began; one that was closed is not counted any more.
@@ -56,18 +67,18 @@ func (u *unread) forgetLocked(c *Conn) {
 func (u *unread) shed() []*Conn {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.shedLocked(nil)
+	return u.shedLocked()
 }
 
-func (u *unread) shedLocked(newest *Conn) (closed []*Conn) {
+func (u *unread) shedLocked() (closed []*Conn) {
 	for u.limit > 0 && u.bytes > u.limit {
 		var oldest *Conn
 		for c, w := range u.waiting {
-			if c != newest && (oldest == nil || w.since.Before(u.waiting[oldest].since)) {
+			if oldest == nil || w.since.Before(u.waiting[oldest].since) {
 				oldest = c
 			}
 		}
-		if oldest == nil || u.bytes <= 2*u.limit && u.now().Sub(u.waiting[oldest].since) < unreadGrace {
+		if oldest == nil || u.now().Sub(u.waiting[oldest].since) < unreadGrace {
 			return closed
 		}
 		u.forgetLocked(oldest)
@@ -92,4 +103,20 @@ func (s *Server) logCut(closed []*Conn) {
 		s.opts.Log.Warn().Int64("conn", c.ID).Str("remote", c.Remote()).Int64("limit", s.unread.limit).
 			Msg("connection closed: its client does not read, and the replies that wait are more than the limit")
 	}
+}
+
+// writeLong writes a reply that counts.
+func (c *Conn) writeLong(b []byte) error {
+	u := &c.server.unread
+	c.server.logCut(u.begin(c, len(b)))
+	defer u.end(c)
+	for len(b) > unreadStep {
+		if _, err := c.nc.Write(b[:unreadStep]); err != nil {
+			return err
+		}
+		u.took(c)
+		b = b[unreadStep:]
+	}
+	_, err := c.nc.Write(b)
+	return err
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/shardgate/shardgate/wire"
 )
 
-// TestUnreadIsShed: who has waited longest goes first, and nobody without need or before the grace is over, unless it is far too much.
+// TestUnreadIsShed: who has taken nothing for longest goes first, and nobody without need or before the grace is over.
 func TestUnreadIsShed(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1000, 0)
@@ -32,17 +32,21 @@ func TestUnreadIsShed(t *testing.T) {
 	require.Equal(t, int64(60), u.bytes, "it is not counted twice")
 	now = now.Add(time.Millisecond)
 	require.Empty(t, u.begin(c, 60), "the other one may yet be read")
-	now = now.Add(unreadGrace)
+	now = now.Add(unreadGrace - time.Millisecond)
 	require.Equal(t, []*Conn{b}, u.shed())
-	require.Equal(t, []*Conn{c}, u.begin(d, 130), "its grace is over, too")
-	require.Empty(t, u.shed(), "the grace is not over")
-	require.Equal(t, []*Conn{d}, u.begin(a, 80), "twice the limit is too much at once")
-	u.end(a)
+	require.Empty(t, u.begin(d, 1000))
+	now = now.Add(unreadGrace / 2)
+	u.took(d)
+	now = now.Add(unreadGrace / 2)
+	require.Equal(t, []*Conn{c}, u.shed(), "the other one reads")
+	now = now.Add(unreadGrace / 2)
+	require.Equal(t, []*Conn{d}, u.shed())
+	u.took(d)
 	u.end(d)
+	u.end(c)
 	require.Zero(t, u.bytes)
 	require.Empty(t, u.waiting)
 	require.Equal(t, int64(4), u.cut)
-	require.Empty(t, u.begin(a, 1000), "one alone is not closed for its size")
 }
 
 // TestUnreadRepliesAreBounded: of clients that do not read only so many are kept as there is room for, and others are served.

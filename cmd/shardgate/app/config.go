@@ -26,7 +26,7 @@ type Config struct {
 	Advertise      string `mapstructure:"advertise"`        // stable name of this router, host:port; default: listen
 	InsecureNoAuth bool   `mapstructure:"insecure-no-auth"` // listen beyond the loopback without login
 	MaxConnections int    `mapstructure:"maxConnections"`   // clients; 0: no limit
-	// MaxUnreadReplies bounds the replies that wait for clients to read them, in bytes; 0: no limit.
+	// MaxUnreadReplies bounds the replies that wait for clients who do not read, in bytes; 0: no limit.
 	MaxUnreadReplies int64         `mapstructure:"maxUnreadReplies"`
 	DrainTimeout     time.Duration `mapstructure:"drainTimeout"` // for running operations at the end
 
