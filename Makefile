@@ -1,5 +1,5 @@
-# shardgate: `make help` lists the targets. Nothing needs to be installed by hand but Go, make, Python with pip and Node with npm:
-# programs that are missing are fetched into $${XDG_CACHE_HOME:-~/.cache}/shardgate and stay there.
+# shardgate: `make help` lists the targets. Nothing needs to be installed by hand but Go, make, Python with pip, Node with npm and, for
+# `make test`, a JDK with Maven: programs that are missing are fetched into $${XDG_CACHE_HOME:-~/.cache}/shardgate and stay there.
 
 SHELL         := /bin/bash
 .SHELLFLAGS   := -euo pipefail -c

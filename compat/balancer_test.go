@@ -10,8 +10,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// startBalancer puts one address before several: each connection goes to the next of them that takes it. It knows nothing of the protocol.
-func startBalancer(t testing.TB, addrs ...string) (addr string) {
+// How a balancer chooses where a connection goes.
+const (
+	inTurn  = true  // to the next one
+	inOrder = false // to the first one
+)
+
+// startBalancer puts one address before several: each connection goes to the one whose turn it is, or the next that takes it. It knows nothing of
+// the protocol.
+func startBalancer(t testing.TB, turns bool, addrs ...string) (addr string) {
 	t.Helper()
 
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -48,8 +55,13 @@ func startBalancer(t testing.TB, addrs ...string) (addr string) {
 		}
 	}
 	serve := func(client net.Conn) {
-		for range addrs {
-			server, err := net.DialTimeout("tcp", addrs[int(next.Add(1))%len(addrs)], rawLimit)
+		first := 0
+		if turns {
+			first = int(next.Add(1))
+		}
+
+		for i := range addrs {
+			server, err := net.DialTimeout("tcp", addrs[(first+i)%len(addrs)], rawLimit)
 			if err != nil {
 				continue
 			}

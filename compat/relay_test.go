@@ -176,7 +176,7 @@ func TestCursorsOfARouterThatIsGone(t *testing.T) {
 // any connection.
 func TestDriverBehindABalancer(t *testing.T) {
 	db := relayed(t)
-	addr := startBalancer(t, shared.cluster.Router(0).Addr(), shared.cluster.Router(1).Addr())
+	addr := startBalancer(t, inTurn, shared.cluster.Router(0).Addr(), shared.cluster.Router(1).Addr())
 
 	client, err := mongo.Connect(options.Client().ApplyURI("mongodb://" + addr + "/?directConnection=true&maxPoolSize=20&minPoolSize=20"))
 	require.NoError(t, err)
@@ -255,7 +255,7 @@ func TestLoadBalanced(t *testing.T) {
 	require.Len(t, services, routerCount, "each router has its own")
 
 	db := relayed(t)
-	addr := startBalancer(t, shared.cluster.Router(0).Addr(), shared.cluster.Router(1).Addr())
+	addr := startBalancer(t, inTurn, shared.cluster.Router(0).Addr(), shared.cluster.Router(1).Addr())
 	client, err := mongo.Connect(options.Client().ApplyURI("mongodb://" + addr + "/?loadBalanced=true"))
 	require.NoError(t, err)
 

@@ -17,7 +17,7 @@ type part struct {
 
 // allParts is the table of parts.
 func allParts() []part {
-	return []part{
+	all := []part{
 		{"mongod", (*Finder).Mongod},
 		{"postgres", func(f *Finder, ctx context.Context) (string, error) {
 			p, err := f.Postgres(ctx, 0)
@@ -30,10 +30,19 @@ func allParts() []part {
 		{"mongosh", (*Finder).Mongosh},
 		{"pymongo", (*Finder).PyMongo},
 		{"pymongo-suite", (*Finder).PyMongoSuite},
+		{"pymongo-compressors", (*Finder).PyMongoCompressors},
+		{"node-drivers", (*Finder).NodeDrivers},
+		{"java-driver", (*Finder).JavaDriver},
 		{"golangci-lint", (*Finder).GolangciLint},
 		{"gofumpt", (*Finder).Gofumpt},
 		{"haproxy", (*Finder).HAProxy},
 	}
+
+	if HasRust() {
+		all = append(all, part{"rust-driver", (*Finder).RustDriver})
+	}
+
+	return all
 }
 
 // Names lists the parts that [Finder.All] knows.
