@@ -34,7 +34,7 @@ func TestRenderNamesEveryCommand(t *testing.T) {
 	}
 	require.Contains(t, list, "| `findAndModify`, `findandmodify` | Changes one document and returns it. |\n")
 	require.Regexp(t, "Refused[^\n]*`compact`", list)
-	require.Regexp(t, "Not there yet[^\n]*`movePrimary`", list)
+	require.Regexp(t, "Not there yet[^\n]*`mapReduce`", list)
 }
 
 // TestREADMEIsUpToDate fails where `make gen` was forgotten.
