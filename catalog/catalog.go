@@ -108,11 +108,13 @@ type State string
 // be opened again; what is being dropped may not, as some shards may have nothing of it
 // any more; nor may the two names of a rename, as some shards may have done it.
 const (
-	StateOpen     State = "open"
-	StateHeld     State = "held" // writes are held back, reads go on
-	StateFenced   State = "fenced"
-	StateDropping State = "dropping"
-	StateRenaming State = "renaming" // it gets the name RenamedTo, or gives its own to one that does
+	StateOpen State = "open"
+	StateHeld State = "held" // writes are held back, reads go on
+	// StateModifying: it is open, but shards may have other options than the row has.
+	StateModifying State = "modifying"
+	StateFenced    State = "fenced"
+	StateDropping  State = "dropping"
+	StateRenaming  State = "renaming" // it gets the name RenamedTo, or gives its own to one that does
 )
 
 // Collection is everything about one namespace but its chunks.

@@ -79,7 +79,7 @@ func (c *Collection) validate() error {
 		return invalid(c.NS, "must have a key if and only if it is sharded")
 	}
 	switch c.State {
-	case StateOpen, StateHeld, StateFenced, StateDropping, StateRenaming:
+	case StateOpen, StateModifying, StateHeld, StateFenced, StateDropping, StateRenaming:
 		return nil
 	default:
 		return invalid(c.NS, "has no state")

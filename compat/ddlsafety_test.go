@@ -372,3 +372,46 @@ func TestDDLWriteConcernErrors(t *testing.T) {
 	require.Equal(t, int32(100), raw.Lookup("writeConcernError", "code").Int32(), "%s", raw)
 	require.Regexp(t, ` at shard_\d$`, raw.Lookup("writeConcernError", "errmsg").StringValue())
 }
+
+// The router that changes a collection's options dies when the shards have done it: what they have is what is listed. Meanwhile the
+// collection is used.
+func TestCollModAfterADeath(t *testing.T) {
+	db := newDB(t)
+	v := shared.cluster.Router(victim)
+	d := router(t, 0).Database(db)
+
+	shardCollection(t, 0, db+".c", bson.D{{"k", "hashed"}})
+
+	for i, step := range []string{"marked", "done"} {
+		reached, release := stopAtStep(t, victim, "collmod-"+step)
+		level := []string{"off", "moderate"}[i]
+		result := make(chan error, 1)
+
+		go func() {
+			cmd := bson.D{{"collMod", "c"}, {"validator", bson.D{{"x", bson.D{{"$exists", true}}}}}, {"validationLevel", level}}
+			result <- router(t, victim).Database(db).RunCommand(context.Background(), cmd).Err()
+		}()
+
+		reached()
+
+		_, err := d.Collection("c").InsertOne(opContext(t, opLimit), bson.D{{"k", 1}, {"x", 1}})
+		require.NoError(t, err)
+		require.NoError(t, v.Kill())
+		release()
+		up(t, v)
+		t.Log(<-result)
+
+		eventually(t, recoverLimit, "it can be modified again", func() error {
+			return d.RunCommand(opContext(t, opLimit), bson.D{{"collMod", "c"}}).Err()
+		})
+
+		want := bson.RawValue{}
+		if step == "done" {
+			want = bson.RawValue{Type: bson.TypeString, Value: append([]byte{9, 0, 0, 0}, "moderate\x00"...)}
+		}
+
+		for r := range 2 {
+			require.Equal(t, want.String(), listed(t, r, db, "c").Lookup("options", "validationLevel").String(), "%s, router %d", step, r)
+		}
+	}
+}

@@ -60,7 +60,14 @@ func (r *Router) isHeard() bool {
 
 // admits reports whether operations may begin by the entry.
 func (e *Entry) admits(write bool) bool {
-	return e.Coll.State == catalog.StateOpen || !write && e.Coll.State == catalog.StateHeld
+	switch e.Coll.State {
+	case catalog.StateOpen, catalog.StateModifying:
+		return true
+	case catalog.StateHeld:
+		return !write
+	default:
+		return false
+	}
 }
 
 // leaveAs ends what pass began.

@@ -280,20 +280,43 @@ func (r *Router) CollMod(ctx context.Context, ns string, cmd bson.D, hides func(
 				return mongoerr.New(mongoerr.InvalidOptions, "can't hide the only index that supports the shard key")
 			}
 		}
+		if err := r.apply(ctx, catalog.Change{Locks: []catalog.Lock{l}, Rows: rowsIn([]*Entry{e}, catalog.StateModifying)}); err != nil {
+			return err
+		}
+		r.failpoint(ctx, "collmod-marked")
 		out = r.onOwners(ctx, e, cmd)
-		return r.readOptions(ctx, l, e)
+		r.failpoint(ctx, "collmod-done")
+		return r.readOptions(context.WithoutCancel(ctx), l, e) // what has begun is finished
 	})
 	return out, err
 }
 
-// readOptions takes a collection's options from its first shard into the catalog.
+// recoverOptions ends a collMod that its router has left: whether shards did it is seen when
+// what it has sent has come to its end.
+func (r *Router) recoverOptions(ctx context.Context, l catalog.Lock, e *Entry) error {
+	v, err := r.applyVersion(ctx, catalog.Change{Locks: []catalog.Lock{l}, Rows: []catalog.Collection{*e.Coll}})
+	if err == nil {
+		err = r.await(ctx, v, e.Coll.NS, r.opts.BarrierTimeout, oldWrites)
+	}
+	if err != nil {
+		return err
+	}
+	return r.readOptions(ctx, l, e)
+}
+
+// readOptions takes a collection's options from its first shard into the catalog, and opens
+// the row.
 func (r *Router) readOptions(ctx context.Context, l catalog.Lock, e *Entry) error {
 	db, coll := catalog.SplitNS(e.Coll.NS)
 	list, err := r.listOn(ctx, e.Table.Shards()[0], db, bson.D{{Key: "name", Value: coll}})
-	if err != nil || len(list) == 0 || bytes.Equal(list[0].Options, e.Coll.Options) {
+	if err != nil {
 		return err
 	}
 	row := *e.Coll
+	row.State = catalog.StateOpen
+	if len(list) == 0 || bytes.Equal(list[0].Options, e.Coll.Options) {
+		return r.apply(ctx, catalog.Change{Locks: []catalog.Lock{l}, Rows: []catalog.Collection{row}}) // nobody need know
+	}
 	row.Options = list[0].Options
 	return r.announce(ctx, catalog.Change{Locks: []catalog.Lock{l}, Rows: []catalog.Collection{row}})
 }

@@ -36,7 +36,7 @@ func (r *Router) recoverFenced(ctx context.Context) {
 }
 
 // recoverEntry opens what was left fenced, forgets what was never opened, and drops on
-// what was being dropped, finishes renames, and undoes or finishes movements. Nothing of it was acknowledged, and DDL can be repeated. The
+// what was being dropped, reads what shards have made of options, finishes renames, and undoes or finishes movements. Nothing of it was acknowledged, and DDL can be repeated. The
 // lock is the name's or its database's, and the snapshot was loaded under it.
 func (r *Router) recoverEntry(ctx context.Context, lock catalog.Lock, ns string) error {
 	if err := r.recoverMovements(ctx, lock); err != nil {
@@ -50,6 +50,8 @@ func (r *Router) recoverEntry(ctx context.Context, lock catalog.Lock, ns string)
 	switch {
 	case e.Coll.State == catalog.StateDropping:
 		return r.dropFenced(ctx, lock, e)
+	case e.Coll.State == catalog.StateModifying:
+		return r.recoverOptions(ctx, lock, e)
 	case e.Coll.State == catalog.StateRenaming:
 		return r.recoverRename(ctx, lock, ns)
 	case e.unborn():

@@ -169,3 +169,26 @@ func TestDropGoesOn(t *testing.T) {
 	sick.Store(false)
 	eventually(t, "it is gone", func() bool { return r.Snapshot().Entries["d.a"] == nil })
 }
+
+// TestRecoveryReadsOptions: what a collMod may have changed before its router died is read
+// from the shard. Meanwhile the collection is used.
+func TestRecoveryReadsOptions(t *testing.T) {
+	t.Parallel()
+	now := bson.D{e("validationLevel", "off")}
+	host := fakeShard(t, func(cmd wire.Doc) bson.D {
+		if el, _ := cmd.First(); string(el.Name) == "listCollections" {
+			c := held("a", row("d.a", "s").UUID)
+			c[2].Value = now
+			return collections(c)
+		}
+		return nil
+	})
+	store := newStore(t, host)
+	putState(t, store, catalog.StateModifying, func(*catalog.Collection) {})
+	r, _ := startRouter(t, store, "r:1", Options{})
+	entry, err := r.pass(t.Context(), []byte("d.a"), time.Now().Add(time.Millisecond), true)
+	require.NoError(t, err)
+	r.leaveAs(entry, true)
+	eventually(t, "recovered", func() bool { return r.Snapshot().Entries["d.a"].Coll.State == catalog.StateOpen })
+	require.Equal(t, "off", r.Snapshot().Entries["d.a"].Coll.Options.Lookup("validationLevel").StringValue())
+}
