@@ -101,18 +101,28 @@ type request struct {
 
 // Command implements server.Handler.
 func (h *Handler) Command(ctx context.Context, c *server.Conn, m *wire.Msg, reply *wire.Reply) (bool, error) {
-	if h.router.Evicted() && !h.stays(ctx, c, nil) {
-		return false, router.ErrEvicted
-	}
 	cl := h.client(c)
 	start := time.Now()
 	req := request{Op: &cl.op, h: h, conn: c}
 	cl.op = router.Op{Msg: m, Cmd: &cl.cmd, Reply: reply, Buffers: c.Buffers(), Conn: c.ID, Trace: cl.op.Trace.Cleared()}
 	err := cl.cmd.Parse(m.Body)
+	if err == nil && h.router.Evicted() && !isGreeting(&cl.cmd) && !h.stays(ctx, c, nil) {
+		return false, router.ErrEvicted
+	}
 	if err == nil {
 		err = h.run(ctx, cl, &req)
 	}
 	return h.finish(ctx, &req, err, start)
+}
+
+// isGreeting reports whether a command is the one that a connection begins with. A router
+// that is shut out answers it all the same: see server.stopWhenIdle.
+func isGreeting(cmd *wire.Command) bool {
+	switch string(cmd.First.Name) {
+	case "hello", "isMaster", "ismaster":
+		return true
+	}
+	return false
 }
 
 // stays reports whether a router that a shard has refused is not evicted after all; err is

@@ -283,6 +283,9 @@ func TestConfigUpdates(t *testing.T) {
 // TestShardingHelpers: what mongosh's helpers send works, and reads as it should.
 func TestShardingHelpers(t *testing.T) {
 	db := newDB(t)
+	t.Cleanup(func() {
+		require.NoError(t, router(t, 0).Database("admin").RunCommand(context.Background(), bson.D{{"balancerStop", 1}}).Err(), "as it was")
+	})
 	out := mongosh(t, "--quiet", "--norc", shared.cluster.RouterURI(0), "--eval", "const name = '"+db+"'", "--file", "testdata/helpers.js")
 	require.Contains(t, out, "helpers done")
 	require.Regexp(t, `'?Currently enabled'?: 'yes'`, out)

@@ -80,11 +80,18 @@ func (c *Conn) close() {
 	c.once.Do(func() { c.nc.Close() })
 }
 
+// greetingLimit is how long a connection that has just come is kept for its client's first
+// message when the server stops. It answers that: a driver repeats an operation whose
+// connection ends, but not all of them one whose connection ended before.
+const greetingLimit = 200 * time.Millisecond
+
 // stopWhenIdle ends the connection now if it waits for a message, else after the
 // running operation.
 func (c *Conn) stopWhenIdle() {
 	c.ending.Store(true)
-	if !c.busy.Load() {
+	if c.count.Load() == 0 {
+		_ = c.nc.SetReadDeadline(time.Now().Add(c.server.greetingLimit))
+	} else if !c.busy.Load() {
 		_ = c.nc.SetReadDeadline(time.Unix(1, 0)) // a closed connection is as good
 	}
 }
@@ -96,7 +103,7 @@ func (c *Conn) serve(ctx context.Context) {
 		return
 	}
 	var m wire.Msg
-	for !c.ending.Load() {
+	for first := true; first || !c.ending.Load(); first = false {
 		b, err := c.reader.Next(wire.MaxMessageLen)
 		if err == nil {
 			c.count.Add(1)

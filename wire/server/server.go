@@ -59,7 +59,7 @@ type Server struct {
 	unread   unread
 	wg       sync.WaitGroup
 
-	writeLimit, cutLimit, watchEvery time.Duration
+	writeLimit, cutLimit, watchEvery, greetingLimit time.Duration
 
 	mu       sync.Mutex
 	conns    map[*Conn]struct{} // guarded by mu
@@ -73,7 +73,7 @@ func New(opts Options) *Server {
 		l = tls.NewListener(l, opts.TLS)
 	}
 	return &Server{
-		opts: opts, listener: l, writeLimit: writeLimit, cutLimit: cutLimit, watchEvery: watchEvery,
+		opts: opts, listener: l, writeLimit: writeLimit, cutLimit: cutLimit, watchEvery: watchEvery, greetingLimit: greetingLimit,
 		conns: map[*Conn]struct{}{}, stopping: make(chan struct{}),
 		unread: unread{limit: opts.MaxUnread, now: time.Now, waiting: map[*Conn]waiting{}},
 	}

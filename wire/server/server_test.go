@@ -286,6 +286,23 @@ func TestDrainFinishesWhatRuns(t *testing.T) {
 	require.Zero(t, s.Connections())
 }
 
+// TestStopAnswersTheGreeting of a client that has just come, and nothing more.
+func TestStopAnswersTheGreeting(t *testing.T) {
+	t.Parallel()
+	f := &fakeHandler{command: func(_ context.Context, _ *Conn, _ *wire.Msg, reply *wire.Reply) (bool, error) {
+		reply.OK()
+		return false, nil
+	}}
+	s := startWith(t, Options{Handler: f}, func(s *Server) { s.greetingLimit = patience })
+	c := s.dial(t)
+	require.Eventually(t, func() bool { return s.Connections() == 1 }, patience, time.Millisecond)
+	s.cancel()
+	<-s.Stopping()
+	c.send(append(ping(t, 1), ping(t, 2)...))
+	require.Equal(t, int32(1), c.reply().ResponseTo)
+	c.ended()
+}
+
 func TestMaxConns(t *testing.T) {
 	t.Parallel()
 	s := start(t, Options{Handler: &fakeHandler{}, MaxConns: 2})

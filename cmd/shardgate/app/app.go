@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"runtime/debug"
+	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -27,7 +28,8 @@ type App struct {
 	log       zerolog.Logger
 	backend   backend.Config
 	clientTLS *tls.Config
-	addr      net.Addr
+	clients   *net.TCPListener
+	turn      *turn
 	store     *pg.Store
 	router    *router.Router
 	server    *server.Server
@@ -82,58 +84,91 @@ func New(ctx context.Context, c *Config, log zerolog.Logger) (*App, error) {
 		Admin: cred, TLS: tlsConfig, MaxConns: c.Shards.MaxConns, MaxConnecting: c.Shards.MaxConnecting,
 		IdleTimeout: c.Shards.IdleTimeout, SelectTimeout: c.Shards.SelectTimeout, Log: log,
 	}}
-	bound, err := listen(ctx, c.Listen, c.HTTP.Listen)
+	probes, err := a.listen(ctx)
 	if err != nil {
 		return nil, err
 	}
-	a.addr = bound.clients.Addr()
 	a.store, err = pg.New(ctx, pg.Options{DSN: c.Catalog.DSN, DirectDSN: c.Catalog.DirectDSN, MaxConns: c.Catalog.MaxConns})
 	if err != nil {
-		bound.close()
+		a.unlisten(probes)
 		return nil, err
 	}
-	if err := a.join(ctx, bound, ""); err != nil {
-		bound.close()
+	if err := a.join(ctx, probes, ""); err != nil {
+		a.unlisten(probes)
 		a.store.Close()
 		return nil, err
 	}
 	return a, nil
 }
 
-// listeners are what a router is bound to.
-type listeners struct {
-	clients net.Listener
-	probes  net.Listener // of metrics and health; nil: none
-}
-
-func (l *listeners) close() {
-	if l.clients != nil {
-		l.clients.Close()
-	}
-	if l.probes != nil {
-		l.probes.Close()
-	}
-}
-
-// listen binds the address for clients, and that for metrics and health if there is one.
-func listen(ctx context.Context, clients, probes string) (l listeners, err error) {
+// listen binds the address for clients, and that for metrics and health if there is one
+// (nil: none).
+func (a *App) listen(ctx context.Context) (probes net.Listener, err error) {
 	var lc net.ListenConfig
-	if l.clients, err = lc.Listen(ctx, "tcp", clients); err != nil {
-		return listeners{}, fmt.Errorf("listen: %w", err)
+	l, err := lc.Listen(ctx, "tcp", a.config.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("listen: %w", err)
 	}
-	if probes == "" {
-		return l, nil
+	a.clients = l.(*net.TCPListener) //nolint:forcetypeassert // of tcp
+	if probes, err = a.listenProbes(ctx, a.config.HTTP.Listen); err != nil {
+		l.Close()
 	}
-	if l.probes, err = lc.Listen(ctx, "tcp", probes); err != nil {
-		l.clients.Close()
-		return listeners{}, fmt.Errorf("http.listen: %w", err)
+	return probes, err
+}
+
+func (a *App) listenProbes(ctx context.Context, addr string) (net.Listener, error) {
+	if addr == "" {
+		return nil, nil
+	}
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("http.listen: %w", err)
 	}
 	return l, nil
 }
 
+func (a *App) unlisten(probes net.Listener) {
+	a.clients.Close()
+	if probes != nil {
+		probes.Close()
+	}
+}
+
+// turn is one router's turn at the address for clients. When it is over, those who come
+// wait for the next one: nobody is turned away.
+type turn struct {
+	*net.TCPListener
+
+	mu   sync.Mutex
+	over bool // guarded by mu
+}
+
+// nextTurn ends the turn that there is and begins another.
+func (a *App) nextTurn() (*turn, error) {
+	if a.turn != nil {
+		if err := a.turn.Close(); err != nil {
+			return nil, err
+		}
+	}
+	a.turn = &turn{TCPListener: a.clients}
+	return a.turn, a.clients.SetDeadline(time.Time{})
+}
+
+// Close ends the turn; the address stays bound.
+func (t *turn) Close() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.over {
+		return nil
+	}
+	t.over = true
+	return t.SetDeadline(time.Unix(1, 0))
+}
+
 // join registers a router, in the place of a former incarnation if there was one, and puts
 // its servers before it.
-func (a *App) join(ctx context.Context, bound listeners, former string) error {
+func (a *App) join(ctx context.Context, probes net.Listener, former string) error {
 	c := a.config
 	r, err := router.New(ctx, router.Options{
 		Store: a.store, Name: c.Advertise, Version: Version(), Log: a.log, Backend: a.backend, Former: former,
@@ -146,23 +181,28 @@ func (a *App) join(ctx context.Context, bound listeners, former string) error {
 	if err != nil {
 		return err
 	}
+	clients, err := a.nextTurn()
+	if err != nil {
+		r.Close(ctx)
+		return fmt.Errorf("listen: %w", err)
+	}
 	handler := commands.New(commands.Options{
 		Router: r, Log: a.log, Version: Version(), Argv: []string{"shardgate", "serve"}, Slow: c.Log.Slow, Name: c.Advertise,
 	})
 	a.router = r
 	a.server = server.New(server.Options{
-		Listener: bound.clients, TLS: a.clientTLS, Handler: handler, Log: a.log, MaxConns: c.MaxConnections, MaxUnread: c.MaxUnreadReplies,
+		Listener: clients, TLS: a.clientTLS, Handler: handler, Log: a.log, MaxConns: c.MaxConnections, MaxUnread: c.MaxUnreadReplies,
 		DrainTimeout: c.DrainTimeout,
 	})
-	if bound.probes != nil {
+	if probes != nil {
 		now := *a // what is still being answered when a router starts over is about the former one
-		a.http = newHTTPServer(&now, bound.probes, handler.Collectors())
+		a.http = newHTTPServer(&now, probes, handler.Collectors())
 	}
 	return nil
 }
 
 // Addr returns the bound address.
-func (a *App) Addr() net.Addr { return a.addr }
+func (a *App) Addr() net.Addr { return a.clients.Addr() }
 
 // Run serves until ctx ends: first the listener drains, then the router deregisters. A
 // router that may not go on ends it, too; but one that others have shut out is followed by
@@ -170,6 +210,8 @@ func (a *App) Addr() net.Addr { return a.addr }
 // with it.
 func (a *App) Run(ctx context.Context) error {
 	defer a.store.Close()
+	defer a.clients.Close()
+	defer context.AfterFunc(ctx, func() { a.clients.Close() })()
 	if a.config.InsecureNoAuth {
 		a.log.Warn().Str("listen", a.config.Listen).Msg("clients need no login: anybody who reaches this address can do anything")
 	}
@@ -225,22 +267,21 @@ func (a *App) serve(ctx context.Context) error {
 }
 
 // startOver makes a new router in the place of one that was shut out, trying until the
-// catalog takes it. It reports false if ctx ends first. The address is bound once: clients
-// who have come meanwhile wait, as a driver tries once more and no third time.
+// catalog takes it. It reports false if ctx ends first. Clients who come meanwhile wait.
 func (a *App) startOver(ctx context.Context) bool {
 	former := a.router.Self().Incarnation
-	probes := ""
+	addr := ""
 	if a.http != nil {
-		probes = a.http.listener.Addr().String()
+		addr = a.http.listener.Addr().String()
 	}
-	var bound listeners
+	var probes net.Listener
 	for {
 		var err error
-		if bound.clients == nil {
-			bound, err = listen(ctx, a.addr.String(), probes)
+		if probes == nil {
+			probes, err = a.listenProbes(ctx, addr)
 		}
 		if err == nil {
-			err = a.join(ctx, bound, former)
+			err = a.join(ctx, probes, former)
 		}
 		if err == nil {
 			return true
@@ -251,7 +292,7 @@ func (a *App) startOver(ctx context.Context) bool {
 		case <-t.C:
 		case <-ctx.Done():
 			t.Stop()
-			bound.close()
+			a.unlisten(probes)
 			return false
 		}
 	}
