@@ -59,6 +59,15 @@ func (t *turn) rate() float64 { return float64(t.ops) / t.took.Seconds() }
 
 func (t *turn) cpuPerOp() float64 { return float64(t.cpu) / float64(max(t.ops, 1)) / 1000 }
 
+// cpuPerByte is 0 where nobody counted bytes.
+func (t *turn) cpuPerByte() float64 {
+	if t.bytes == 0 {
+		return 0
+	}
+
+	return float64(t.cpu) / float64(t.bytes)
+}
+
 // quantile returns a quantile of the latencies in microseconds; they are sorted after the first call.
 func (t *turn) quantile(q float64) float64 {
 	slices.Sort(t.latency)
@@ -95,7 +104,7 @@ func (r *report) add(k *backend, workload string, clients int, name string, turn
 		PerSecond: over((*turn).rate), XFirst: against(k.sides[0].name, (*turn).rate),
 		P50: over(p50), P99: over(p99), XRelayP50: against(relayed, p50), XRelayP99: against(relayed, p99),
 		CPU: over((*turn).cpuPerOp), XRelayCPU: against(relayed, (*turn).cpuPerOp),
-		CPUPerByte: over(func(t *turn) float64 { return float64(t.cpu) / float64(max(t.bytes, 1)) }),
+		CPUPerByte: over((*turn).cpuPerByte),
 	})
 }
 
