@@ -172,7 +172,7 @@ func createIndexes(ctx context.Context, req *request) error {
 	cmd = req.withWriteConcern(cmd)
 	ctx, cancel := req.Context(ctx)
 	defer cancel()
-	replies, err := req.h.router.CreateIndexes(ctx, ns, cmd, indexes)
+	replies, err := req.h.router.CreateIndexes(ctx, ns, req.collectionUUID(), cmd, indexes)
 	if err != nil {
 		return err
 	}
@@ -284,7 +284,7 @@ func dropIndexes(ctx context.Context, req *request) error {
 	cmd = req.withWriteConcern(append(cmd, req.options()...))
 	ctx, cancel := req.Context(ctx)
 	defer cancel()
-	replies, err := req.h.router.DropIndexes(ctx, ns, cmd, func(name string, key bson.Raw) bool { return drops(index, name, key) })
+	replies, err := req.h.router.DropIndexes(ctx, ns, req.collectionUUID(), cmd, func(name string, key bson.Raw) bool { return drops(index, name, key) })
 	if err != nil {
 		return err
 	}

@@ -35,6 +35,11 @@ func (req *request) envelope(cl *client) error {
 	if err := req.concerns(); err != nil {
 		return err
 	}
+	if e, ok := req.Cmd.Arg(wire.ArgCollectionUUID); ok {
+		if err := req.uuidArgument(e); err != nil {
+			return err
+		}
+	}
 	if req.Cmd.Has(wire.ArgAPI) {
 		if err := req.api(); err != nil {
 			return err
@@ -42,6 +47,30 @@ func (req *request) envelope(cl *client) error {
 	}
 	if e, ok := req.Cmd.Arg(wire.ArgReadPreference); ok {
 		return req.readPreference(e)
+	}
+	return nil
+}
+
+// uuidArgument refuses a collectionUUID that is none, or with which the command can do nothing.
+func (req *request) uuidArgument(e wire.Elem) error {
+	switch name := req.Cmd.First.Name; string(name) {
+	case "count", "distinct", "findAndModify", "findandmodify", "listIndexes":
+		return mongoerr.Newf(40415, "BSON field '%s.collectionUUID' is an unknown field.", name)
+	case "find", "aggregate", "insert", "update", "delete", "drop", "createIndexes", "dropIndexes", "deleteIndexes", "collMod", "renameCollection":
+		return isUUID(string(name)+".collectionUUID", e)
+	}
+	return nil
+}
+
+// isUUID refuses a field's value that is no UUID.
+func isUUID(field string, e wire.Elem) error {
+	switch {
+	case e.Type != bson.TypeBinary:
+		return mongoerr.Newf(mongoerr.TypeMismatch, "BSON field '%s' is the wrong type '%s', expected type 'binData'", field, router.TypeName(e.Type))
+	case e.Value[4] != bson.TypeBinaryUUID:
+		return mongoerr.Newf(mongoerr.TypeMismatch, "BSON field '%s' is the wrong binData type, expected type 'UUID'", field)
+	case len(e.Value) != 21:
+		return mongoerr.New(mongoerr.InvalidUUID, "uuid must be a 16-byte binary field with UUID (4) subtype")
 	}
 	return nil
 }

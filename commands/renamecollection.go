@@ -21,8 +21,8 @@ func renameCollection(ctx context.Context, req *request) error {
 		return err
 	}
 	spec := router.RenameSpec{UUID: req.collectionUUID()}
-	if e, given := req.Cmd.Arg(wire.ArgCollectionUUID); given && spec.UUID == nil {
-		return mongoerr.Newf(mongoerr.TypeMismatch, "BSON field 'renameCollection.collectionUUID' is the wrong type '%s', expected type 'binData'", router.TypeName(e.Type))
+	if e, given := req.Lookup("stayTemp"); given && e.Type != bson.TypeBoolean {
+		return mongoerr.Newf(mongoerr.TypeMismatch, "BSON field 'renameCollection.stayTemp' is the wrong type '%s', expected type 'bool'", router.TypeName(e.Type))
 	}
 	if e, given := req.Cmd.Arg(wire.ArgWriteConcern); given && req.Drop&wire.ArgWriteConcern == 0 {
 		spec.Concern = e.RawValue()
@@ -56,14 +56,16 @@ func renameCollection(ctx context.Context, req *request) error {
 
 // dropTarget reads the option of that name: whether the target makes room, or its UUID.
 func (req *request) dropTarget(spec *router.RenameSpec) error {
-	e, given := req.Lookup("dropTarget")
+	e, given := req.Cmd.Body.Lookup("dropTarget")
 	if !given {
 		return nil
 	}
 	switch {
 	case e.Type == bson.TypeBoolean:
 		spec.DropTarget, _ = e.Bool()
-	case e.Type == bson.TypeBinary && len(e.Value) == 21:
+	case e.Type == bson.TypeBinary && (len(e.Value) != 21 || e.Value[4] != bson.TypeBinaryUUID):
+		return mongoerr.New(mongoerr.InvalidUUID, "uuid must be a 16-byte binary field with UUID (4) subtype")
+	case e.Type == bson.TypeBinary:
 		spec.DropTarget, spec.TargetUUID = true, new(router.UUID)
 		copy(spec.TargetUUID[:], e.Value[5:])
 	default:

@@ -110,7 +110,7 @@ func collMod(ctx context.Context, req *request) error {
 	}
 	cmd := bson.D{{Key: "collMod", Value: req.Cmd.First.RawValue()}}
 	cmd = req.withWriteConcern(append(cmd, req.options()...))
-	replies, err := req.h.router.CollMod(ctx, ns, cmd, hides(index))
+	replies, err := req.h.router.CollMod(ctx, ns, req.collectionUUID(), cmd, hides(index))
 	if err != nil {
 		return err
 	}

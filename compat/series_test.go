@@ -220,6 +220,9 @@ func TestTimeSeriesAtTwoRouters(t *testing.T) {
 	err = router(t, 0).Database("admin").RunCommand(ctx, bson.D{{"shardCollection", db + ".c"}, {"key", bson.D{{"m", 1}}}}).Err()
 	require.Equal(t, 238, code(err), "%v", err)
 
+	err = router(t, 1).Database(db).CreateView(ctx, "w", "system.buckets.c", bson.A{})
+	require.Equal(t, 238, code(err), "%v", err)
+
 	require.NoError(t, here.Drop(ctx))
 	databaseIsGone(t, db)
 }

@@ -145,7 +145,7 @@ func (r *Router) Aggregate(ctx context.Context, op *Op) error {
 			return mongoerr.Newf(51089, "the aggregate command's field '%s' is for internal use", internal)
 		}
 	}
-	s, err := r.admit(ctx, op)
+	s, err := r.admitInsisted(ctx, op)
 	if isOnView(err) {
 		return r.readView(ctx, op, s.entry)
 	}

@@ -14,7 +14,7 @@ import (
 
 // Find runs find.
 func (r *Router) Find(ctx context.Context, op *Op) error {
-	s, err := r.admit(ctx, op)
+	s, err := r.admitInsisted(ctx, op)
 	if isOnView(err) {
 		return r.readView(ctx, op, s.entry)
 	}

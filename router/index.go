@@ -144,9 +144,12 @@ func SameIndexKey(a, b bson.Raw) bool {
 
 // CreateIndexes runs createIndexes on all shards that own the collection, making it
 // if there is none.
-func (r *Router) CreateIndexes(ctx context.Context, ns string, cmd bson.D, indexes []bson.Raw) ([]ShardReplies, error) {
+func (r *Router) CreateIndexes(ctx context.Context, ns string, want *UUID, cmd bson.D, indexes []bson.Raw) ([]ShardReplies, error) {
 	var out []ShardReplies
 	err := r.withLock(ctx, ns, "createIndexes", func(l catalog.Lock) error {
+		if err := r.wanted(ns, want); err != nil {
+			return err
+		}
 		if r.snap.Load().Entries[ns] == nil {
 			if _, err := r.createLocked(ctx, l, ns, nil); err != nil {
 				return err
@@ -190,9 +193,12 @@ func uniqueAgrees(e *Entry, indexes []bson.Raw) error {
 
 // DropIndexes runs dropIndexes on all owners. The last index that supports the shard
 // key stays: 370, but "*" means all others.
-func (r *Router) DropIndexes(ctx context.Context, ns string, cmd bson.D, drops func(name string, key bson.Raw) bool) ([]ShardReplies, error) {
+func (r *Router) DropIndexes(ctx context.Context, ns string, want *UUID, cmd bson.D, drops func(name string, key bson.Raw) bool) ([]ShardReplies, error) {
 	var out []ShardReplies
 	err := r.withLock(ctx, ns, "dropIndexes", func(catalog.Lock) error {
+		if err := r.wanted(ns, want); err != nil {
+			return err
+		}
 		e, err := r.existing(ns)
 		if err != nil {
 			return err
@@ -264,9 +270,12 @@ func keepsKeyIndex(p *shardkey.Pattern, indexes []indexInfo, drops func(string, 
 
 // CollMod runs collMod on all owners and keeps the catalog's copy of the options true.
 // hides says whether it hides an index: that of the shard key stays visible (72).
-func (r *Router) CollMod(ctx context.Context, ns string, cmd bson.D, hides func(name string, key bson.Raw) bool) ([]ShardReplies, error) {
+func (r *Router) CollMod(ctx context.Context, ns string, want *UUID, cmd bson.D, hides func(name string, key bson.Raw) bool) ([]ShardReplies, error) {
 	var out []ShardReplies
 	err := r.withLock(ctx, ns, "collMod", func(l catalog.Lock) error {
+		if err := r.wanted(ns, want); err != nil {
+			return err
+		}
 		e, err := r.existing(ns)
 		if err != nil {
 			return err

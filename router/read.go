@@ -147,6 +147,8 @@ func TypeName(t bson.Type) string {
 		return "long"
 	case bson.TypeObjectID:
 		return "objectId"
+	case bson.TypeBinary:
+		return "binData"
 	case bson.TypeDateTime:
 		return "date"
 	case bson.TypeDecimal128:

@@ -67,6 +67,10 @@ func (r *Router) writeOnce(ctx context.Context, op *Op, kind writeKind, docs []b
 	if err != nil {
 		return err
 	}
+	if other := r.insisted(op, s.ns, s.entry); other != nil {
+		r.leaveAs(s.entry, op.Write)
+		return r.refuseAll(op, kind, n, other)
+	}
 	if s.entry == nil {
 		if !kind.insert && !anyUpsert(docs) {
 			return r.nothingWritten(ctx, op, kind)
