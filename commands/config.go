@@ -114,10 +114,9 @@ func aggregateDatabase(ctx context.Context, req *request) error {
 		return sessionsAggregate(ctx, req, first, stages[1:])
 	case shardedDataDistribution:
 		return dataDistribution(ctx, req, first, stages[1:])
-	case "$currentOp", "$changeStream":
-		if req.strict() && string(first.Name) != "$changeStream" {
-			return mongoerr.Newf(mongoerr.APIStrictError, "%s is not allowed with 'apiStrict: true' in API Version 1", first.Name)
-		}
+	case currentOp:
+		return currentOps(ctx, req, first, stages[1:])
+	case "$changeStream":
 		return mongoerr.Newf(mongoerr.NotImplemented, "shardgate does not do %s yet", first.Name)
 	}
 	return mongoerr.Newf(mongoerr.InvalidNamespace, "{aggregate: 1} is not valid for '%s'; a collection is required.", first.Name)

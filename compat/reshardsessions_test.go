@@ -171,6 +171,8 @@ func TestReshardAndOlder(t *testing.T) {
 	require.NoError(t, err)
 	require.ElementsMatch(t, []string{"c", "other"}, names)
 
+	shown(t, ns)
+
 	// Everything else about the collection waits, or is refused at once.
 	for _, cmd := range []bson.D{
 		{{"drop", "c"}}, {{"collMod", "c"}, {"validator", bson.D{}}}, {{"createIndexes", "c"}, {"indexes", bson.A{bson.D{{"key", bson.D{{"x", 1}}}, {"name", "x_1"}}}}}, {{"dropDatabase", 1}},
@@ -213,6 +215,49 @@ func TestReshardAndOlder(t *testing.T) {
 	err = d.RunCommand(ctx, bson.D{{"find", "c"}, {"readConcern", bson.D{{"level", "snapshot"}, {"atClusterTime", before}}}}).Err()
 	require.Equal(t, 239, code(err), "%v", err)
 }
+
+// shown checks what any router shows of the resharding of 1,000 documents, which are all copied.
+func shown(t *testing.T, ns string) {
+	t.Helper()
+
+	ctx := opContext(t, opLimit)
+	a := router(t, 2).Database("admin")
+	cur, err := a.Aggregate(ctx, bson.A{
+		bson.D{{"$currentOp", bson.D{{"allUsers", true}, {"localOps", false}}}}, bson.D{{"$match", bson.D{{"type", "op"}, {"originatingCommand.reshardCollection", ns}}}},
+	})
+	copied, services := int64(0), map[string]int{}
+
+	for _, row := range all(t, cur, err) {
+		service, _, _ := strings.Cut(row.Lookup("desc").StringValue(), " ")
+		services[service]++
+
+		if service == "ReshardingRecipientService" {
+			copied += row.Lookup("documentsCopied").Int64()
+
+			require.Equal(t, int64(1000/shardCount), row.Lookup("approxDocumentsToCopy").Int64(), "%s", row)
+			require.GreaterOrEqual(t, row.Lookup("remainingOperationTimeEstimatedSecs").Int64(), int64(-1))
+			require.Equal(t, "cloning", row.Lookup("recipientState").StringValue())
+		}
+	}
+
+	require.Equal(t, map[string]int{"ReshardingCoordinatorService": 1, "ReshardingDonorService": 2, "ReshardingRecipientService": shardCount}, services)
+	require.LessOrEqual(t, copied, int64(1000), "it is noted each second")
+
+	cur, err = a.Aggregate(ctx, bson.A{bson.D{{"$currentOp", bson.D{{"idleConnections", true}}}}, bson.D{{"$match", bson.D{{"opid", bson.D{{"$exists", true}}}}}}})
+	for _, row := range all(t, cur, err) {
+		require.True(t, strings.HasPrefix(row.Lookup("opid").StringValue(), row.Lookup("shard").StringValue()+":"), "%s", row)
+	}
+
+	require.Equal(t, 238, code(second(a.Aggregate(ctx, bson.A{bson.D{{"$currentOp", bson.D{{"localOps", true}}}}}))))
+	require.Equal(t, 9, code(second(a.Aggregate(ctx, bson.A{bson.D{{"$currentOp", bson.D{{"other", true}}}}}))))
+	require.Equal(t, 73, code(second(router(t, 0).Database("other").Aggregate(ctx, bson.A{bson.D{{"$currentOp", bson.D{}}}}))))
+
+	var op struct{ State, TempNS, Provenance string }
+	require.NoError(t, router(t, 0).Database("config").Collection("reshardingOperations").FindOne(ctx, bson.D{{"ns", ns}}).Decode(&op))
+	require.Equal(t, "cloning reshardCollection", op.State+" "+op.Provenance)
+}
+
+func second(_ *mongo.Cursor, err error) error { return err }
 
 // An open transaction holds a resharding up, and is not disturbed by it; who ends one finds the collection as it was.
 func TestReshardAborted(t *testing.T) {

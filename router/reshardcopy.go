@@ -27,8 +27,10 @@ type resharding struct {
 	to        map[string]*guarded // writes to the recipients
 	ttl       bool                // documents may go by themselves
 	scanned   bool
-	rounds    int  // of following, which did not come near enough
-	nested    bool // a donor is brought up to date as its document is in another's way
+	far       progress
+	reported  time.Time // when that was noted last
+	rounds    int       // of following, which did not come near enough
+	nested    bool      // a donor is brought up to date as its document is in another's way
 }
 
 // lagBearable is what may be left to follow at the switch where following comes no nearer.
@@ -93,6 +95,9 @@ func (re *resharding) byOwner(docs []bson.Raw) (map[string][]bson.Raw, error) {
 // all copies all documents, follows all changes until little is left of them.
 func (re *resharding) all(ctx context.Context) error {
 	if !re.scanned {
+		if err := re.measure(ctx); err != nil {
+			return err
+		}
 		for _, c := range re.donors {
 			if err := c.openStream(ctx); err != nil {
 				return err
@@ -107,7 +112,7 @@ func (re *resharding) all(ctx context.Context) error {
 		re.m.r.failpoint(ctx, "move-follow")
 	}
 	for before := time.Duration(0); ; {
-		if err := re.m.stillOpen(ctx); err != nil {
+		if err := errors.Join(re.m.stillOpen(ctx), re.report(ctx)); err != nil {
 			return err
 		}
 		begun := time.Now()
@@ -176,8 +181,9 @@ func (re *resharding) put(ctx context.Context, docs []bson.Raw) error {
 		if err := re.to[shard].inTxn(ctx, func(run txnRun) error { return re.insert(run, part) }); err != nil {
 			return err
 		}
+		re.got(shard, part)
 	}
-	return nil
+	return re.report(ctx)
 }
 
 func (re *resharding) insert(run txnRun, docs []bson.Raw) error {
