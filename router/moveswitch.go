@@ -33,8 +33,14 @@ func (m *mover) quiesce(ctx context.Context, a movement.Action) error {
 	var err error
 	switch a {
 	case movement.Hold:
+		if m.row.Layout != nil {
+			err = m.letEnd(ctx)
+		}
 		m.began = time.Now()
-		if err = m.setHeld(ctx, true); err == nil {
+		if err == nil {
+			err = m.setHeld(ctx, true)
+		}
+		if err == nil {
 			m.facts.Held = true
 			return nil
 		}
@@ -85,6 +91,15 @@ func (m *mover) setHeld(ctx context.Context, held bool) error {
 	}
 	_, err := m.r.applyVersion(ctx, catalog.Change{Locks: m.locks(), Rows: []catalog.Collection{row}})
 	return err
+}
+
+// letEnd waits for all that runs now, while all goes on: a read that takes long is not to
+// keep everybody waiting behind a fence.
+func (m *mover) letEnd(ctx context.Context) error {
+	if err := m.setHeld(ctx, false); err != nil { // a new entry, so that it can be told what is older
+		return err
+	}
+	return m.r.await(ctx, m.r.snap.Load().Version, m.row.NS, announcePatience, oldOperations)
 }
 
 // drain waits until no write is in flight: not at a router, not lost on the way, not in a
