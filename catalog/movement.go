@@ -43,6 +43,9 @@ type Movement struct {
 	// Layout: the collection is resharded. From is then the donor that keeps the outcome, and To
 	// one of the layout's shards; they may be the same. When it is done there is a row of
 	// MovementGone for each donor, without chunks.
+	//
+	// Without a layout both are the same where the collection has left its name: it was renamed,
+	// and the shard knows writes that clients may repeat under that.
 	Layout *Layout
 	State  MovementState
 	At     Timestamp // cluster time of the switch, 0 before
@@ -62,8 +65,11 @@ func (m *Movement) Unowned() string {
 	}
 }
 
+// Renamed reports whether it says that the collection has another name now.
+func (m *Movement) Renamed() bool { return m.From == m.To && m.Layout == nil }
+
 func (m *Movement) validate() error {
-	if db, coll := SplitNS(m.NS); db == "" || coll == "" || m.ID == uuid.Nil || m.From == "" || m.To == "" || m.From == m.To && m.Layout == nil {
+	if db, coll := SplitNS(m.NS); db == "" || coll == "" || m.ID == uuid.Nil || m.From == "" || m.To == "" || m.From == m.To && m.Layout == nil && m.State != MovementGone {
 		return invalid(m.NS, "has a movement without id, name or two shards")
 	}
 	if l := m.Layout; l != nil && (l.UUID == uuid.Nil || len(l.Chunks) == 0 && m.State == MovementCopying || m.Range != nil) {

@@ -207,6 +207,11 @@ func (m *renaming) finish(ctx context.Context) error {
 	c := m.change()
 	c.Drop, c.Put = []string{m.from.Coll.NS}, []catalog.CollectionChunks{row}
 	c.Log = []catalog.LogEntry{m.log("end")}
+	for _, shard := range m.from.Table.Shards() {
+		c.Movements = append(c.Movements, catalog.Movement{
+			ID: uuid.New(), NS: m.from.Coll.NS, Collection: m.from.Coll.UUID, From: shard, To: shard, State: catalog.MovementGone, Since: time.Now(),
+		})
+	}
 	return m.r.apply(ctx, c)
 }
 

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/shardgate/shardgate/backend"
@@ -53,14 +54,20 @@ func (t *numberTable) isNew(s *Session, number int64, since, now catalog.Version
 	return known && number > last.number && last.seen >= since
 }
 
-// earlier lists the movements of the collection before which writes may have run that a
-// client still repeats, but for those from the one shard that has it whole: that one knows
+// earlier lists the movements of the collection, and of those that had its name before a
+// rename, before which writes may have run that a client still repeats, but for those from the one shard that has it whole: that one knows
 // them itself. since is the version of the catalog in which this router saw the last of them
 // released.
 func (s *Snapshot) earlier(e *Entry) (moves []catalog.Movement, since catalog.Version) {
 	own := e.Table.Shards()
+	lives := []uuid.UUID{e.Coll.UUID}
 	for _, m := range s.switched[e.Coll.NS] {
-		if m.Collection != e.Coll.UUID || time.Since(m.Since) > retriesUntil {
+		if m.Renamed() {
+			lives = append(lives, m.Collection)
+		}
+	}
+	for _, m := range s.switched[e.Coll.NS] {
+		if !slices.Contains(lives, m.Collection) || time.Since(m.Since) > retriesUntil {
 			continue
 		}
 		v, is := s.released[m.ID.String()]
