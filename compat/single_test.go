@@ -260,6 +260,12 @@ func plantClaim(t *testing.T, db string, lsid bson.D, number int64, id, k any) {
 
 	require.NoError(t, router(t, 0).Database("config").Collection("databases").FindOne(t.Context(), bson.D{{"_id", db}}).Decode(&row))
 
+	var life struct {
+		Timestamp bson.Timestamp `bson:"timestamp"`
+	}
+
+	require.NoError(t, router(t, 0).Database("config").Collection("collections").FindOne(t.Context(), bson.D{{"_id", db + ".c"}}).Decode(&life))
+
 	claims := shard(t, shardIndex(t, row.Primary)).Database("__shardgate").Collection("claims")
 	_, err := claims.InsertOne(t.Context(), bson.D{
 		{"_id", bson.D{
@@ -267,7 +273,7 @@ func plantClaim(t *testing.T, db string, lsid bson.D, number int64, id, k any) {
 			{"uid", bson.Binary{Data: nobody[:]}},
 			{"txnNumber", number},
 			{"stmtId", int32(0)},
-			{"collection", listed(t, 0, db, "c").Lookup("info", "uuid")},
+			{"collection", life.Timestamp},
 		}},
 		{"until", time.Now().Add(time.Hour)},
 		{"choice", bson.D{{"attempt", int32(0)}, {"shard", "shard_1"}, {"filter", bson.D{{"_id", bson.D{{"$eq", id}}}, {"k", bson.D{{"$eq", k}}}}}}},
