@@ -111,8 +111,18 @@ type aim struct {
 	key    []byte     // the filter's, if it holds a whole one
 }
 
+// keyRoom is what most keys fit in, in bytes.
+const keyRoom = 32
+
 // targetWrite finds the shards of an update or delete.
 func (e *Entry) targetWrite(q bson.Raw, collated, multi, upsert bool) (aim, error) {
+	if key, ok := target.OnlyKey(e.Table.Pattern(), make([]byte, 0, keyRoom), q, collated); ok {
+		a := aim{shards: e.owner(key), why: target.WhyKey, exact: true}
+		if upsert || !multi {
+			a.key = key
+		}
+		return a, nil
+	}
 	t, err := target.Query(e.Table.Pattern(), e.Table, q, collated)
 	if err != nil {
 		return aim{}, mongoerr.Wrap(mongoerr.BadValue, err, "could not target the write")

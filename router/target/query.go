@@ -199,6 +199,20 @@ func ExactKey(p *shardkey.Pattern, dst, filter []byte, collated bool) (key []byt
 	return key, true
 }
 
+// OnlyKey is ExactKey for a filter that has nothing but these equalities: what Query would
+// say of it is that key, exactly.
+func OnlyKey(p *shardkey.Pattern, dst, filter []byte, collated bool) (key []byte, ok bool) {
+	n := 0
+	r := shardkey.NewReader(filter)
+	for r.Next() {
+		n++
+	}
+	if r.Err() != nil || n != p.Len() {
+		return dst, false
+	}
+	return ExactKey(p, dst, filter, collated)
+}
+
 // isPlainValue says whether a value as the right side of a field means equality
 // with one place and no other.
 func isPlainValue(t bson.Type, value []byte, collated bool) bool {

@@ -46,6 +46,43 @@ func TestManyPoints(t *testing.T) {
 	require.Equal(t, []int{0}, slices.Collect(got.Shards.All()))
 }
 
+// OnlyKey says what Query would, or nothing.
+func TestOnlyKey(t *testing.T) {
+	filters := map[string]bool{
+		`{"_id":5}`: true, `{"_id":5.0}`: true, `{"_id":"x"}`: true, `{"_id":{"a":1}}`: true, `{"_id":{"$oid":"0102030405060708090a0b0c"}}`: true,
+		`{}`: false, `{"_id":null}`: false, `{"_id":[1]}`: false, `{"_id":{"$gt":5}}`: false, `{"_id":{"$eq":5}}`: false,
+		`{"_id":5,"z":1}`: false, `{"_id":5,"$and":[{"_id":6}]}`: false, `{"z":5}`: false, `{"_id.a":5}`: false, `{"$expr":true}`: false,
+	}
+	for _, key := range []string{`{"_id":1}`, `{"_id":"hashed"}`} {
+		p := pattern(t, key)
+		tab := tableOf(t, p, 3)
+		for s, want := range filters {
+			filter := doc(t, s)
+			got, ok := OnlyKey(p, nil, filter, false)
+			require.Equal(t, want, ok, s)
+			if !ok {
+				continue
+			}
+			q, err := Query(p, tab, filter, false)
+			require.NoError(t, err)
+			require.Equal(t, q.Key, got, s)
+			require.True(t, q.Exact, s)
+			require.Equal(t, WhyKey, q.Why, s)
+		}
+	}
+	two := pattern(t, `{"a":1,"b":1}`)
+	_, ok := OnlyKey(two, nil, doc(t, `{"b":1,"a":2}`), false)
+	require.True(t, ok)
+	_, ok = OnlyKey(two, nil, doc(t, `{"a":1,"a":2}`), false)
+	require.False(t, ok)
+	_, ok = OnlyKey(pattern(t, `{"_id":1}`), nil, doc(t, `{"_id":"x"}`), true)
+	require.False(t, ok, "a collation may call others equal")
+	for good, i := doc(t, `{"_id":5}`), 1; i < len(good); i++ {
+		_, ok = OnlyKey(pattern(t, `{"_id":1}`), nil, good[:i], false)
+		require.False(t, ok)
+	}
+}
+
 func TestMalformedFilters(t *testing.T) {
 	p := pattern(t, `{"a.b":1}`)
 	tab := tableOf(t, p, 3, doc(t, `{"a.b":5}`))
