@@ -39,7 +39,7 @@ type Movement struct {
 	NS         string
 	Collection uuid.UUID
 	From, To   string // shard ids: donor and recipient
-	Range      *Range // of a sharded collection; nil: an unsharded one, whole
+	Range      *Range // of a sharded collection; nil: the whole of one
 	// Layout: the collection is resharded. From is then the donor that keeps the outcome, and To
 	// one of the layout's shards; they may be the same. When it is done there is a row of
 	// MovementGone for each donor, without chunks.

@@ -136,3 +136,26 @@ func TestReshardCollection(t *testing.T) {
 	require.Equal(t, int64(total), count(t, coll, bson.D{}))
 	require.NoError(t, coll.Drop(ctx))
 }
+
+// Where a recipient has something of the collection's name that the cluster does not know, it makes room if it is empty; else nothing
+// is done.
+func TestReshardOverStrangers(t *testing.T) {
+	db, _, _ := newHalves(t, 40)
+	ns := db + ".c"
+	ctx := opContext(t, 3*opLimit)
+	stranger := shard(t, 2).Database(db)
+
+	require.NoError(t, stranger.CreateCollection(ctx, "c"))
+	_, err := stranger.Collection("c").InsertOne(ctx, bson.D{{"_id", "stranger"}})
+	require.NoError(t, err)
+
+	err = reshard(t, 0, ns, bson.D{{"_id", "hashed"}})
+	require.Equal(t, 48, code(err), "%v", err)
+	require.Equal(t, int64(40), count(t, router(t, 1).Database(db).Collection("c"), bson.D{}))
+
+	_, err = stranger.Collection("c").DeleteOne(ctx, bson.D{})
+	require.NoError(t, err)
+	require.NoError(t, reshard(t, 1, ns, bson.D{{"_id", "hashed"}}))
+	require.Equal(t, 40, inPlace(t, db, "c", bson.D{{"_id", "hashed"}}))
+	require.Equal(t, int64(40), count(t, router(t, 0).Database(db).Collection("c"), bson.D{}))
+}

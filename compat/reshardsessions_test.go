@@ -14,8 +14,53 @@ import (
 // A write that is repeated after its collection got another key, or none, gives the result of its first run and writes nothing: of
 // each kind, by the key of before, by the one of afterwards, and by neither.
 func TestReshardRetryableWrites(t *testing.T) {
-	db, _, _ := newHalves(t, 40)
-	ns := db + ".c"
+	t.Run("several shards", func(t *testing.T) {
+		db, _, _ := newHalves(t, 40)
+		ns := db + ".c"
+
+		repeatedOver(t, db, []func(){
+			func() {
+				require.NoError(t, reshard(t, 1, ns, bson.D{{"n", 1}}, bson.E{Key: "numInitialChunks", Value: 2}))
+			},
+			func() {
+				require.NoError(t, reshard(t, 2, ns, bson.D{{"_id", "hashed"}}, bson.E{Key: "numInitialChunks", Value: 3}))
+			},
+			func() { admin(t, 0, bson.D{{"unshardCollection", ns}, {"toShard", shardNames()[2]}}) },
+			func() { shardCollection(t, 1, ns, bson.D{{"k", 1}}) },
+		})
+	})
+
+	// The one that has all of it before has all of it afterwards.
+	t.Run("one shard", func(t *testing.T) {
+		db := newDB(t)
+		ns := db + ".c"
+
+		shardCollection(t, 0, ns, bson.D{{"k", 1}})
+
+		var docs []any
+		for i := range 40 {
+			docs = append(docs, bson.D{{"_id", i}, {"k", i}, {"n", 0}})
+		}
+
+		_, err := router(t, 0).Database(db).Collection("c").InsertMany(opContext(t, opLimit), docs)
+		require.NoError(t, err)
+
+		home := chunksOf(t, 0, ns)[0].Shard
+
+		repeatedOver(t, db, []func(){
+			func() { admin(t, 0, bson.D{{"unshardCollection", ns}, {"toShard", home}}) },
+			func() { shardCollection(t, 1, ns, bson.D{{"k", 1}}) },
+			func() {
+				require.NoError(t, reshard(t, 1, ns, bson.D{{"n", 1}}, bson.E{Key: "shardDistribution", Value: bson.A{bson.D{{"shard", home}}}}))
+			},
+		})
+	})
+}
+
+// repeatedOver writes to a collection with documents of _id and k from 0 to 39, and repeats all of it after each change of its shards.
+func repeatedOver(t *testing.T, db string, changes []func()) {
+	t.Helper()
+
 	ctx := opContext(t, 3*opLimit)
 	coll := router(t, 0).Database(db).Collection("c")
 
@@ -61,20 +106,16 @@ func TestReshardRetryableWrites(t *testing.T) {
 	}
 
 	before := content()
-	again := func(what string) {
+
+	for n, change := range changes {
+		change()
+
 		for i := range writes {
-			require.Equal(t, first[i], run((i+1)%routerCount, i), "%s: %v", what, writes[i])
+			require.Equal(t, first[i], run((i+1)%routerCount, i), "change %d: %v", n, writes[i])
 		}
 
-		require.Equal(t, before, content(), what)
+		require.Equal(t, before, content(), "change %d", n)
 	}
-
-	require.NoError(t, reshard(t, 1, ns, bson.D{{"n", 1}}, bson.E{Key: "numInitialChunks", Value: 2}))
-	again("a key that the writes change")
-	require.NoError(t, reshard(t, 2, ns, bson.D{{"_id", "hashed"}}, bson.E{Key: "numInitialChunks", Value: 3}))
-	again("by _id")
-	admin(t, 0, bson.D{{"unshardCollection", ns}, {"toShard", shardNames()[2]}})
-	again("without key")
 
 	// One number later they are other writes.
 	require.Equal(t, int32(1), ok(t, dialRaw(t, 1).run(append(writes[2], bson.E{Key: "$db", Value: db}, bson.E{Key: "lsid", Value: sessions[2]}, bson.E{Key: "txnNumber", Value: int64(2)}))).Lookup("n").Int32())

@@ -38,7 +38,7 @@ func (r *Router) FindAndModify(ctx context.Context, op *Op) error {
 	one := []statement{{aim: a}}
 	ran, again, err := r.ranBefore(ctx, op, s.entry, 1, one)
 	if err == nil && again {
-		err = r.sendBack(ctx, op, s.entry, one, ran)
+		err = r.sendBack(ctx, op, s.entry, one, ran, false)
 		a = one[0].aim
 	}
 	if err == nil && !(again && a.exact) {

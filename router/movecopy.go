@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	"golang.org/x/time/rate"
 
 	"github.com/shardgate/shardgate/catalog"
 	"github.com/shardgate/shardgate/wire"
@@ -263,33 +262,12 @@ func (c *copier) insertAll(ctx context.Context, batch []byte) error {
 	return flush()
 }
 
-// newCopyRate is a limit of bytes a second; 0: none. At least one batch passes at once.
-func newCopyRate(perSecond int64) *rate.Limiter {
-	limit := rate.Inf
-	if perSecond > 0 {
-		limit = rate.Limit(perSecond)
-	}
-	return rate.NewLimiter(limit, wire.MaxDocumentLen+1<<20)
-}
-
-// throttle waits until movements may copy so many bytes more.
-func (r *Router) throttle(ctx context.Context, n int) error {
-	for n > 0 {
-		part := min(n, r.copyRate.Burst())
-		if err := r.copyRate.WaitN(ctx, part); err != nil {
-			if ctx.Err() == nil { // there will not be time enough
-				err = mongoerr.Wrap(mongoerr.MaxTimeMSExpired, err, "moves.copyRate bounds the copy")
-			}
-			return err
-		}
-		n -= part
-	}
-	return nil
-}
-
 // follow brings everything up to date that has changed up to a time.
 func (c *copier) follow(ctx context.Context, until uint64) error {
 	for c.stream.at < until {
+		if c.m.facts.Held && time.Since(c.m.began) > holdBudget {
+			return errTooSlow
+		}
 		if _, err := c.poll(ctx, 5*time.Millisecond); err != nil {
 			return err
 		}

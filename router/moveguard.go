@@ -78,7 +78,10 @@ func (g *guarded) useToken(run txnRun) error {
 		{Key: "update", Value: movesColl},
 		{Key: "updates", Value: bson.A{bson.D{
 			{Key: "q", Value: g.token},
-			{Key: "u", Value: bson.D{{Key: "$inc", Value: bson.D{{Key: "writes", Value: int64(1)}}}}},
+			{Key: "u", Value: bson.D{
+				{Key: "$inc", Value: bson.D{{Key: "writes", Value: int64(1)}}},
+				{Key: "$set", Value: bson.D{{Key: "until", Value: time.Now().Add(moveRecordLifetime)}}},
+			}},
 		}}},
 	})
 	if err != nil {

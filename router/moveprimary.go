@@ -45,8 +45,8 @@ func (r *Router) MovePrimary(ctx context.Context, db, to string) error {
 		if err != nil || now == to {
 			return err
 		}
-		if now != from {
-			return mongoerr.Newf(mongoerr.ConflictingOperationInProgress, "the primary shard of %s has become %s meanwhile", db, now)
+		if now != from || len(s.ledBy(db, from)) > 0 {
+			return mongoerr.Newf(mongoerr.ConflictingOperationInProgress, "%s has changed meanwhile: it has another primary shard, or new collections on it", db)
 		}
 		d := s.Databases[db]
 		d.ClaimsShard = d.Claims()

@@ -50,13 +50,16 @@ func (m *mover) decideAt(ctx context.Context, want movement.Outcome) (movement.O
 		body, err := m.ask(ctx, m.row.From, InternalDB, bson.D{
 			{Key: "findAndModify", Value: movesColl},
 			{Key: "query", Value: bson.D{{Key: "_id", Value: m.donorID()}}},
-			{Key: "update", Value: bson.D{{Key: "$setOnInsert", Value: bson.D{
-				{Key: "ns", Value: m.row.NS},
-				{Key: "from", Value: m.row.From},
-				{Key: "to", Value: m.row.To},
-				{Key: "outcome", Value: outcomeName(want)},
-				{Key: "until", Value: time.Now().Add(moveRecordLifetime)},
-			}}}},
+			{Key: "update", Value: bson.D{
+				{Key: "$setOnInsert", Value: bson.D{
+					{Key: "ns", Value: m.row.NS},
+					{Key: "from", Value: m.row.From},
+					{Key: "to", Value: m.row.To},
+					{Key: "outcome", Value: outcomeName(want)},
+				}},
+				// Whoever still asks still needs it.
+				{Key: "$set", Value: bson.D{{Key: "until", Value: time.Now().Add(moveRecordLifetime)}}},
+			}},
 			{Key: "upsert", Value: true},
 			{Key: "new", Value: true},
 			{Key: "writeConcern", Value: majorityWrites},

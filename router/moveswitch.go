@@ -34,7 +34,9 @@ func (m *mover) quiesce(ctx context.Context, a movement.Action) error {
 	switch a {
 	case movement.Hold:
 		if m.row.Layout != nil {
-			err = m.letEnd(ctx)
+			if err = m.letEnd(ctx); err == nil {
+				err = m.copy.all(ctx) // what was changed meanwhile
+			}
 		}
 		m.began = time.Now()
 		if err == nil {

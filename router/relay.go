@@ -39,7 +39,8 @@ func (r *Router) peer(ctx context.Context, number int) (relay.Peer, bool) {
 	if age := time.Since(o.at); age < unknownFor || known && age < knownFor {
 		return p, known
 	}
-	ctx, cancel := context.WithTimeout(ctx, latestLimit)
+	// For all who wait for it, whether or not this client stays.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), latestLimit)
 	defer cancel()
 	routers, err := r.store.Routers(ctx)
 	o.at = time.Now()
@@ -104,6 +105,9 @@ func (r *Router) relay(ctx context.Context, op *Op, number int, command wire.Doc
 		return info, fmt.Errorf("there is no router %d", number)
 	}
 	*buf, err = r.peers.Do(ctx, &relay.Request{To: to, UID: op.Session.UID, Command: command, Lives: func(ctx context.Context) error {
+		if r.isStopped() {
+			return ErrEvicted // a router that stops by itself has let its clients end first
+		}
 		if now, known := r.peer(ctx, number); !known || now != to {
 			return fmt.Errorf("router %s is gone", to.Addr)
 		}

@@ -302,7 +302,9 @@ func (r *Router) recoverRename(ctx context.Context, lock catalog.Lock, ns string
 	if err := r.announce(ctx, catalog.Change{Locks: locks, Rows: []catalog.Collection{*m.from.Coll}}); err != nil {
 		return err
 	}
-	m = r.snap.Load().renamed(ns)
+	if m = r.snap.Load().renamed(ns); m == nil {
+		return nil // others broke the lock meanwhile, and have finished it
+	}
 	m.r, m.locks = r, locks
 	return m.finish(context.WithoutCancel(ctx))
 }

@@ -75,6 +75,9 @@ func (r *Router) reshardLocked(ctx context.Context, spec *ReshardSpec) error {
 			Layout: layout, State: catalog.MovementCopying, Since: time.Now(),
 		}}
 		m.facts = movement.Facts{State: m.row.State, Mine: true, Known: true} // no router goes to the copies
+		if err := m.ready(ctx); err != nil {
+			return err
+		}
 		return m.begin(ctx)
 	})
 }
@@ -114,8 +117,8 @@ func (r *Router) reshardable(s *Snapshot, spec *ReshardSpec) error {
 	return nil
 }
 
-// layoutFits checks that unique indexes agree with the new key, and that no document has an
-// array in it, as far as indexes know.
+// layoutFits checks that unique indexes agree with the new key. An array in it is found by
+// the copy.
 func (r *Router) layoutFits(ctx context.Context, e *Entry, spec *ReshardSpec) error {
 	if spec.Key == nil {
 		return nil

@@ -29,7 +29,6 @@ type resharding struct {
 	scanned   bool
 	far       progress
 	reported  time.Time // when that was noted last
-	rounds    int       // of following, which did not come near enough
 	nested    bool      // a donor is brought up to date as its document is in another's way
 }
 
@@ -111,7 +110,7 @@ func (re *resharding) all(ctx context.Context) error {
 		re.scanned = true
 		re.m.r.failpoint(ctx, "move-follow")
 	}
-	for before := time.Duration(0); ; {
+	for before, rounds := time.Duration(0), 0; ; {
 		if err := errors.Join(re.m.stillOpen(ctx), re.report(ctx)); err != nil {
 			return err
 		}
@@ -123,7 +122,7 @@ func (re *resharding) all(ctx context.Context) error {
 		if took < lagEnough || took > before*3/4 && before != 0 && took < lagBearable {
 			return nil // what is left takes as long, or less as nothing more comes
 		}
-		if re.rounds++; re.rounds > lagRounds {
+		if rounds++; rounds > lagRounds {
 			return nil // as fast as they come: the switch will tell
 		}
 		before = took
@@ -257,7 +256,7 @@ func (re *resharding) remove(run txnRun, donor string, ids []bson.RawValue) erro
 }
 
 // compare compares _id and old key of all documents, if they are few enough to keep writes
-// waiting for it; else their numbers, as far as the donors have nothing else.
+// waiting for it.
 func (re *resharding) compare(ctx context.Context) error {
 	if copied, _ := re.counts(); re.ttl || copied > compareMax {
 		return nil

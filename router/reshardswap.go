@@ -28,6 +28,9 @@ func (re *resharding) shape(ctx context.Context) error {
 	if err := re.tables(); err != nil {
 		return err
 	}
+	if err := m.r.prepareInternal(ctx, m.row.From); err != nil {
+		return err
+	}
 	home := re.old.Shards()[0]
 	like, err := m.r.find(ctx, home, m.row.NS)
 	if err != nil {
@@ -58,6 +61,21 @@ func (re *resharding) shape(ctx context.Context) error {
 			{Key: "collectionUUID", Value: binaryUUID(m.row.Layout.UUID)},
 			{Key: "writeConcern", Value: majorityWrites},
 		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ready asks all recipients before anything is done: each must be there, and have nothing
+// else under the collection's name.
+func (m *mover) ready(ctx context.Context) error {
+	for _, shard := range m.recipients() {
+		found, err := m.r.find(ctx, shard, m.row.NS)
+		if err == nil && found != nil && found.uuid() != m.row.Collection {
+			err = m.r.dropStranger(ctx, shard, m.row.NS)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -170,7 +188,10 @@ func (m *mover) swapAt(ctx context.Context, shard string) error {
 	case found != nil && found.uuid() == m.row.Layout.UUID:
 		return m.r.settle(ctx, shard)
 	case found != nil && found.uuid() != m.row.Collection:
-		return mongoerr.Newf(mongoerr.CollectionUUIDMismatch, "shard %s holds another collection in the place of %s", shard, m.row.NS)
+		// A failed attempt to make a collection of the name may be late.
+		if err := m.r.dropStranger(ctx, shard, m.row.NS); err != nil {
+			return err
+		}
 	}
 	_, err = m.ask(ctx, shard, "admin", bson.D{
 		{Key: "renameCollection", Value: m.tempNS()},
@@ -247,14 +268,11 @@ func (m *mover) former(e *Entry, at catalog.Timestamp) []catalog.Movement {
 		}
 	}
 	for _, shard := range m.donors() {
-		to := ""
+		to := shard // it may be the only one
 		for _, r := range m.recipients() {
 			if r != shard {
 				to = r
 			}
-		}
-		if to == "" {
-			continue // it has the whole collection, and knows itself what ran
 		}
 		rows = append(rows, catalog.Movement{
 			ID: uuid.New(), NS: m.row.NS, Collection: m.row.Layout.UUID, From: shard, To: to,

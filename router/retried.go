@@ -59,15 +59,18 @@ func (t *numberTable) isNew(s *Session, number int64, since, now catalog.Version
 // them itself. since is the version of the catalog in which this router saw the last of them
 // released.
 func (s *Snapshot) earlier(e *Entry) (moves []catalog.Movement, since catalog.Version) {
+	if len(s.switched[e.Coll.NS]) == 0 {
+		return nil, 0
+	}
 	own := e.Table.Shards()
-	lives := []uuid.UUID{e.Coll.UUID}
+	lives := map[uuid.UUID]bool{e.Coll.UUID: true}
 	for _, m := range s.switched[e.Coll.NS] {
 		if m.Renamed() {
-			lives = append(lives, m.Collection)
+			lives[m.Collection] = true
 		}
 	}
 	for _, m := range s.switched[e.Coll.NS] {
-		if !slices.Contains(lives, m.Collection) || time.Since(m.Since) > retriesUntil {
+		if !lives[m.Collection] || time.Since(m.Since) > retriesUntil {
 			continue
 		}
 		v, is := s.released[m.ID.String()]
@@ -75,7 +78,7 @@ func (s *Snapshot) earlier(e *Entry) (moves []catalog.Movement, since catalog.Ve
 			v = catalog.Stopped // not yet: nothing is known to be newer
 		}
 		since = max(since, v)
-		if len(own) != 1 || own[0] != m.From {
+		if len(own) != 1 || own[0] != m.From || m.Layout != nil { // its key was another one
 			moves = append(moves, m)
 		}
 	}
@@ -124,7 +127,7 @@ func (r *Router) ranBefore(ctx context.Context, op *Op, e *Entry, n int, stmts [
 // concerns reports whether some of the statements may have run where a movement came from: a
 // shard that is dead must not stop writes of what was never there.
 func concerns(e *Entry, m *catalog.Movement, stmts []statement) bool {
-	if m.Range == nil || !e.Sharded() {
+	if m.Range == nil || !e.Sharded() || m.Collection != e.Coll.UUID { // which had another key
 		return true
 	}
 	p := e.Table.Pattern()
@@ -192,12 +195,12 @@ func (r *Router) probe(ctx context.Context, op *Op, shard string, n int) (ids []
 // What was a write of one document whose shard had to be looked for may now need one shard
 // alone, and the other way round, as chunks have moved, or the key is another one. Where there
 // is a claim of it, that tells what was done, and what the shard knows by the client's number
-// may be a mark.
-func (r *Router) sendBack(ctx context.Context, op *Op, e *Entry, stmts []statement, ran map[int]string) error {
+// may be a mark. Inserts have none.
+func (r *Router) sendBack(ctx context.Context, op *Op, e *Entry, stmts []statement, ran map[int]string, inserts bool) error {
 	for i := range stmts {
 		st := &stmts[i]
 		shard, did := ran[i]
-		if op.reshaped || e.Sharded() && st.mayBeClaimed() {
+		if !inserts && (op.reshaped || e.Sharded() && st.mayBeClaimed()) {
 			claimed, err := r.isClaimed(ctx, op, e, clientStmtID(op, i))
 			if err != nil {
 				return err

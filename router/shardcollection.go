@@ -183,7 +183,11 @@ func (r *Router) newLayout(ctx context.Context, e *Entry, spec *ShardSpec) (*cat
 	chunks := shardkey.InitialChunks(spec.Key, n, shards, home, at)
 	row := *e.Coll
 	row.Kind, row.State, row.Key, row.Unique = catalog.KindSharded, catalog.StateOpen, spec.Key.Raw(), spec.Unique
-	row.LastMod, row.Timestamp, row.Epoch, row.Migrations = time.Now(), at, bson.NewObjectID(), true
+	row.LastMod, row.Epoch, row.Migrations = time.Now(), bson.NewObjectID(), true
+	if len(s.switched[e.Coll.NS]) == 0 {
+		// Else it stays: claims of before have it, and what was seen when is told by it (movedAt).
+		row.Timestamp = at
+	}
 	like, err := r.find(ctx, home, e.Coll.NS)
 	if err != nil {
 		return nil, err

@@ -45,7 +45,9 @@ func (r *Router) Stats() Stats {
 		s.InFlight += e.inflight.Load()
 	}
 	for _, m := range snap.Movements {
-		s.Movements[m.State]++
+		if !m.Renamed() {
+			s.Movements[m.State]++
+		}
 	}
 	for _, b := range r.Shards() {
 		s.Shards = append(s.Shards, ShardStats{ID: b.ID, Primary: b.HasPrimary(), Pools: b.Pools()})

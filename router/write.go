@@ -99,7 +99,7 @@ func (r *Router) writeOnce(ctx context.Context, op *Op, kind writeKind, docs []b
 		}
 	}
 	if again {
-		if err := r.sendBack(ctx, op, s.entry, stmts, ran); err != nil {
+		if err := r.sendBack(ctx, op, s.entry, stmts, ran, kind.insert); err != nil {
 			return err
 		}
 	}

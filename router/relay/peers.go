@@ -25,7 +25,7 @@ const (
 	dialLimit    = 5 * time.Second // to connect and prove each other's identity, or to send
 	idleLimit    = time.Minute     // unused connections are closed after this
 	maxIdle      = 32              // unused connections that are kept, per router
-	maxHandshake = 4               // under way at once, so that a start of many is no storm
+	maxHandshake = 4               // under way at once with one router, so that a start of many is no storm
 	lookEvery    = time.Second     // between two looks whether who is to answer still lives
 )
 
@@ -43,12 +43,12 @@ type Options struct {
 
 // Peers are the connections to other routers.
 type Peers struct {
-	opts       Options
-	connecting chan struct{} // one token per handshake under way
+	opts Options
 
-	mu     sync.Mutex
-	idle   map[string][]*conn // guarded by mu, by incarnation; the last is the newest
-	closed bool               // guarded by mu
+	mu         sync.Mutex
+	connecting map[string]chan struct{} // guarded by mu, by incarnation
+	idle       map[string][]*conn       // guarded by mu, by incarnation; the last is the newest
+	closed     bool                     // guarded by mu
 }
 
 type conn struct {
@@ -58,7 +58,7 @@ type conn struct {
 
 // New returns Peers without any connection.
 func New(o Options) *Peers {
-	return &Peers{opts: o, connecting: make(chan struct{}, maxHandshake), idle: map[string][]*conn{}}
+	return &Peers{opts: o, connecting: map[string]chan struct{}{}, idle: map[string][]*conn{}}
 }
 
 // Request is what is relayed.
@@ -104,14 +104,15 @@ func (p *Peers) get(ctx context.Context, to Peer) (*conn, error) {
 		return list[n-1], nil
 	}
 	p.mu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, dialLimit)
-	defer cancel()
+	turn := p.connectingTo(to)
 	select {
-	case p.connecting <- struct{}{}:
+	case turn <- struct{}{}:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	defer func() { <-p.connecting }()
+	defer func() { <-turn }()
+	ctx, cancel := context.WithTimeout(ctx, dialLimit)
+	defer cancel()
 	d := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 3}}
 	nc, err := d.DialContext(ctx, "tcp", to.Addr)
 	if err != nil {
@@ -131,6 +132,19 @@ func (p *Peers) get(ctx context.Context, to Peer) (*conn, error) {
 		return nil, err
 	}
 	return c, nil
+}
+
+// connectingTo has a token for each handshake with a router that is under way: one that
+// cannot be reached holds up nobody who wants another.
+func (p *Peers) connectingTo(to Peer) chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	turn := p.connecting[to.Incarnation]
+	if turn == nil {
+		turn = make(chan struct{}, maxHandshake)
+		p.connecting[to.Incarnation] = turn
+	}
+	return turn
 }
 
 // put keeps a connection for later.

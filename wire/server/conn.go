@@ -236,18 +236,25 @@ func (c *Conn) write(b []byte) error {
 		}
 		b = *buf
 	}
-	limit := c.server.writeLimit
-	if now := time.Now(); c.by.Sub(now) < limit/2 {
-		c.by = now.Add(limit)
-		if err := c.nc.SetWriteDeadline(c.by); err != nil {
-			return err
-		}
+	if err := c.prolong(); err != nil {
+		return err
 	}
 	if len(b) >= unreadFrom {
 		return c.writeLong(b)
 	}
 	_, err := c.nc.Write(b)
 	return err
+}
+
+// prolong moves the deadline for the client to take the next step of what is written.
+func (c *Conn) prolong() error {
+	limit := c.server.writeLimit
+	now := time.Now()
+	if c.by.Sub(now) >= limit/2 {
+		return nil
+	}
+	c.by = now.Add(limit)
+	return c.nc.SetWriteDeadline(c.by)
 }
 
 func (c *Conn) query(ctx context.Context, b []byte) error {

@@ -104,9 +104,12 @@ func (s *Server) Run(ctx context.Context) {
 	go s.watch(opCtx)
 	for {
 		nc, err := s.listener.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			<-ctx.Done()
+		}
 		if ctx.Err() != nil {
 			if err == nil {
-				nc.Close()
+				s.start(opCtx, nc)
 			}
 			break
 		}

@@ -32,7 +32,7 @@ type waiting struct {
 	since time.Time // the client took a step
 }
 
-// begin counts a reply. Those that are closed for it are returned.
+// begin counts a reply. Those that are to be closed for it are returned.
 func (u *unread) begin(c *Conn, size int) []*Conn {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -63,7 +63,7 @@ func (u *unread) forgetLocked(c *Conn) {
 	delete(u.waiting, c)
 }
 
-// shed closes what is beyond the limit by now, and returns it.
+// shed forgets what is beyond the limit by now, and returns it, to be closed.
 func (u *unread) shed() []*Conn {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -83,7 +83,6 @@ func (u *unread) shedLocked() (closed []*Conn) {
 		}
 		u.forgetLocked(oldest)
 		u.cut++
-		oldest.close()
 		closed = append(closed, oldest)
 	}
 	return closed
@@ -97,9 +96,10 @@ func (s *Server) Unread() (bytes, cut int64) {
 	return s.unread.bytes, s.unread.cut
 }
 
-// logCut tells of connections that were closed.
-func (s *Server) logCut(closed []*Conn) {
+// cutOff closes connections whose clients do not read, and tells of them.
+func (s *Server) cutOff(closed []*Conn) {
 	for _, c := range closed {
+		c.close()
 		s.opts.Log.Warn().Int64("conn", c.ID).Str("remote", c.Remote()).Int64("limit", s.unread.limit).
 			Msg("connection closed: its client does not read, and the replies that wait are more than the limit")
 	}
@@ -108,7 +108,7 @@ func (s *Server) logCut(closed []*Conn) {
 // writeLong writes a reply that counts.
 func (c *Conn) writeLong(b []byte) error {
 	u := &c.server.unread
-	c.server.logCut(u.begin(c, len(b)))
+	c.server.cutOff(u.begin(c, len(b)))
 	defer u.end(c)
 	for len(b) > unreadStep {
 		if _, err := c.nc.Write(b[:unreadStep]); err != nil {
@@ -116,6 +116,9 @@ func (c *Conn) writeLong(b []byte) error {
 		}
 		u.took(c)
 		b = b[unreadStep:]
+		if err := c.prolong(); err != nil {
+			return err
+		}
 	}
 	_, err := c.nc.Write(b)
 	return err

@@ -16,7 +16,7 @@ const watchEvery = 500 * time.Millisecond
 // nothing.
 func (s *Server) watch(ctx context.Context) {
 	for pause(ctx, s.watchEvery) {
-		s.logCut(s.unread.shed())
+		s.cutOff(s.unread.shed())
 		if s.endLeft() {
 			s.opts.Handler.Left()
 		}
