@@ -99,9 +99,10 @@ func (p *Peers) get(ctx context.Context, to Peer) (*conn, error) {
 	p.mu.Lock()
 	list := p.idle[to.Incarnation]
 	if n := len(list); n > 0 && time.Since(list[n-1].since) < idleLimit {
+		c := list[n-1] // under the lock: its place in the list may be taken next
 		p.idle[to.Incarnation] = list[:n-1]
 		p.mu.Unlock()
-		return list[n-1], nil
+		return c, nil
 	}
 	p.mu.Unlock()
 	turn := p.connectingTo(to)

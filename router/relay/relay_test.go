@@ -170,7 +170,11 @@ func TestRelay(t *testing.T) {
 			require.ErrorIs(t, ask(t, q, h, 1), errNoProof)
 			var wg sync.WaitGroup
 			for n := range 50 {
-				wg.Go(func() { require.NoError(t, ask(t, p, h, n)) })
+				wg.Go(func() {
+					for range 20 {
+						require.NoError(t, ask(t, p, h, n))
+					}
+				})
 			}
 			wg.Wait()
 			p.mu.Lock()
