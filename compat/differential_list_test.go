@@ -52,6 +52,16 @@ var differences = []difference{
 		covers:  func(c *call) bool { return c.sharded("dropIndexes") && c.router.has(370) },
 	},
 	{
+		name: "a field that is set to nothing has no place",
+		why: "within one mongod a pipeline keeps the place of a field that a stage sets to what is missing; where the shards' half ends it is gone, and " +
+			"a stage of the merging half that sets it adds it at the end",
+		page: "https://www.mongodb.com/docs/manual/core/aggregation-pipeline-sharded-collections/", shape: "compound",
+		example: `{"aggregate": "c", "pipeline": [{"$set": {"y": "$nosuch"}}, {"$set": {"x": 1}}, {"$setWindowFields": {"sortBy": {"_id": 1}, "output": {"y": {"$max": "$_id"}}}}], "cursor": {}}`,
+		covers: func(c *call) bool {
+			return c.sharded("aggregate") && slices.Equal(withoutOrder(c.router.docs), withoutOrder(c.judge.docs)) && strings.Contains(text(c.cmd, false), "$setWindowFields")
+		},
+	},
+	{
 		name: "all indexes but that of the shard key",
 		why:  "shards are told which ones to drop, and say nothing of all",
 		page: "https://www.mongodb.com/docs/manual/core/sharding-shard-key/#shard-key-indexes", shape: "field_hashed",
@@ -166,4 +176,23 @@ func (c *call) updatesMany(writeError bson.D) bool {
 // sharded reports whether a call is one of these commands on a sharded collection.
 func (c *call) sharded(names ...string) bool {
 	return c.shape.key != nil && slices.ContainsFunc(names, func(n string) bool { return strings.EqualFold(n, c.name) })
+}
+
+// withoutOrder is texts of documents, sorted, whatever the order of their fields.
+func withoutOrder(docs []bson.Raw) []string {
+	list := make([]string, len(docs))
+
+	for i, raw := range docs {
+		var d bson.D
+		if bson.Unmarshal(raw, &d) != nil {
+			return nil
+		}
+
+		slices.SortFunc(d, func(a, b bson.E) int { return strings.Compare(a.Key, b.Key) })
+		list[i] = text(d, false)
+	}
+
+	slices.Sort(list)
+
+	return list
 }

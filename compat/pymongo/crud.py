@@ -180,7 +180,7 @@ def refusals(db):
             s.start_transaction()
             equal(code_of(lambda: call({"k": key}, update, session=s)), 238, update)
     equal(code_of(lambda: list(coll.watch(max_await_time_ms=10))), 238)
-    equal(code_of(lambda: db.client.admin.command("reshardCollection", f"{db.name}.c", key={"n": "hashed"})), 238)
+    equal(code_of(lambda: db.client.admin.command("removeShard", "nosuch")), 238)
     equal(code_of(lambda: db.command("noSuchCommand")), 59)
     equal(sorted(coll.find(), key=lambda d: d["_id"]), before)
 
